@@ -1,1 +1,1 @@
-"""From raw rows to typed rows, to the row that counts, to the table as it is now."""
+"""From raw rows to typed rows, to the newest record of each key, to the current table."""

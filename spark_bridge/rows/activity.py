@@ -20,14 +20,14 @@ __all__ = ["change_rates", "recent", "topic_summary"]
 
 
 def recent(spark: SparkSession, options: Mapping[str, str | int | bool], minutes: float) -> DataFrame:
-    """Raw rows that were published in the last so many minutes. Raises what `raw_batch` raises."""
+    """Raw rows that were published in the last `minutes` minutes. Raises what `raw_batch` raises."""
     start = datetime.now(UTC) - timedelta(minutes=minutes)
     return raw_batch(spark, {**option_texts(options), "startingOffsets": start.isoformat()})
 
 
 def change_rates(raw: DataFrame, seconds: int = 60) -> DataFrame:
-    """For each topic and span of so many seconds: `start`, `records`, `updates`, `deletes`, `per_second`, `lag_p50_s`,
-    `lag_p99_s` (null where no record has a write time)."""
+    """For each topic and time span of `seconds`: `start`, `records`, `updates`, `deletes`, `per_second`, `lag_p50_s`,
+    `lag_p99_s` (null if no record has a write time)."""
     span = F.window("publish_time", f"{seconds} seconds").alias("span")
     counted = raw.groupBy("topic", span).agg(*_counts())
     rate = F.round(F.col("records") / seconds, 3).alias("per_second")
@@ -38,7 +38,7 @@ def topic_summary(raw: DataFrame) -> DataFrame:
     """For each topic: `records`, `updates`, `deletes`, `per_second` between first and last, lags, `last` (a time)."""
     first, last = F.min("publish_time").alias("first"), F.max("publish_time").alias("last")
     counted = raw.groupBy("topic").agg(*_counts(), first, last)
-    # Subtracted as integers: two doubles of this size leave a span of milliseconds with a visible error.
+    # Subtracted as integers: with doubles of this size, a span of milliseconds would have a visible error.
     seconds = (F.unix_millis("last") - F.unix_millis("first")) / 1000
     rate = F.when(seconds > 0, F.round(F.col("records") / seconds, 1)).alias("per_second")
     return counted.select("topic", *_NAMES, rate, "last").orderBy(F.desc("records"))

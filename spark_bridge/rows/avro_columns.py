@@ -1,4 +1,4 @@
-"""From the data topic's Avro types to Spark columns: which `from_avro` can read, and which are converted after it.
+"""From the data topic's Avro types to Spark columns: which `from_avro` can read, and which need a conversion after it.
 
 `from_avro` ignores logical types that it does not know: a varint is bytes, a decimal a struct of bytes and scale. With
 `numbers=decimal` the bytes are read once more as Avro's own `decimal`, the same encoding (big-endian two's complement);
@@ -72,7 +72,7 @@ class AvroColumns:
         return [name for name, _ in self._fields]
 
     def converted(self, record: Column) -> Column:
-        """A struct that `from_avro` made by the schema, with every number in its final type."""
+        """Return `record`, a struct that `from_avro` made by the schema, with every number in its final type."""
         if not any(self._has_number(each) for _, each in self._fields):
             return record
         fields = [self._column(record.getField(name), each, name).alias(name) for name, each in self._fields]
@@ -107,7 +107,10 @@ class AvroColumns:
                 return column
 
     def _text_converter(self, avro_type: AvroType) -> Converter:
-        """A function from what a Python UDF is given to text for every number in it; it must pickle, hence closures."""
+        """A function that converts every number in the argument of a Python UDF to text.
+
+        Closures, because it is pickled.
+        """
         avro_type = bare_type(avro_type, self._named)
         match avro_type:
             case {"logicalType": "cql_varint"}:
@@ -157,9 +160,9 @@ class AvroColumns:
 
 
 def _integer(data: Column, name: str, shown: Column) -> Column:
-    """Big-endian two's complement as DECIMAL(38, 0); what does not fit is an error that names the column."""
+    """Big-endian two's complement as DECIMAL(38, 0). A value that does not fit is an error that names the column."""
     length = F.length(data)
-    # Avro's bytes: zigzag length, one byte of it here, then the data
+    # Avro's encoding of bytes: the length as zigzag varint, which takes one byte here, then the data
     encoded = F.concat(F.unhex(F.hex(length * 2)), data)
     number = F.when(length < _LONGEST, from_avro(encoded, _AVRO_INTEGER, {"mode": "PERMISSIVE"}))
     return F.when(data.isNotNull(), F.coalesce(number, _does_not_fit(name, shown, "DECIMAL(38, 0)")))

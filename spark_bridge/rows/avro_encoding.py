@@ -1,8 +1,9 @@
 """From Spark columns back to the data topic's Avro: the reverse of `spark_bridge.rows.avro_columns`.
 
-spark-avro's `to_avro` encodes in the JVM, by the schema that the data topic has. What it does not know is made before: a
-varint becomes its bytes, a decimal the struct of bytes and scale. A table whose numbers are texts (`numbers=string`) gives the
-same number with the same scale; one whose decimals are DECIMAL(38, 18) gives the scale that the digits need.
+spark-avro's `to_avro` encodes in the JVM, by the schema of the data topic. Types that it does not know are converted
+first: a varint becomes its bytes, a decimal the struct of bytes and scale. A table whose numbers are texts
+(`numbers=string`) gives the same number with the same scale. A table whose decimals are DECIMAL(38, 18) gives the scale
+that the digits need.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _integer_schema(scale: int) -> str:
 
 
 class AvroEncoder:
-    """Encodes structs of one record's columns."""
+    """Encodes structs of columns by one record schema."""
 
     def __init__(self, schema: AvroRecord) -> None:
         self._schema = schema
@@ -50,11 +51,14 @@ class AvroEncoder:
         self._named = named_records(schema)
 
     def encode(self, record: Column) -> Column:
-        """Avro bytes of a struct as `record` gives it; null for null."""
+        """Avro bytes of a struct that `self.record` returned; null for null."""
         return to_avro(record, self._text)
 
     def record(self, columns: Mapping[str, tuple[Column, DataType]]) -> Column:
-        """The struct to encode, from columns by name with their types. A column that is not there is null in every record."""
+        """The struct to encode, from columns by name with their types.
+
+        A field without a column is null in every record.
+        """
         fields = [
             self._formed(*columns[name], avro_type).alias(name)
             for name, avro_type in field_types(self._schema)
@@ -91,7 +95,7 @@ class AvroEncoder:
                 return column
 
     def _is_other(self, found: DataType, avro_type: AvroType) -> bool:
-        """Whether `to_avro` would not take the column as it is."""
+        """Return True if the column must be converted before `to_avro`."""
         return any(
             bare is None or (isinstance(kind, DecimalType | StringType) and _is_number(bare))
             for kind, bare in self._leaves(found, avro_type)
@@ -101,7 +105,7 @@ class AvroEncoder:
         return any(isinstance(kind, StringType) and _is_number(bare) for kind, bare in self._leaves(found, avro_type))
 
     def _leaves(self, found: DataType, avro_type: AvroType) -> Iterator[tuple[DataType, AvroType]]:
-        """The types within a type that have no others within, with Avro's; None for those of fields that Avro does not have."""
+        """The innermost types within a type, each with its Avro type; None for a field that Avro does not have."""
         match found, bare_type(avro_type, self._named):
             case ArrayType(elementType=inner), {"items": items}:
                 yield from self._leaves(inner, items)
@@ -115,7 +119,7 @@ class AvroEncoder:
                 yield found, bare
 
     def _from_text(self, found: DataType, avro_type: AvroType) -> tuple[Converter, DataType]:
-        """A function from what a Python UDF is given to numbers as Avro has them, and the type that it gives."""
+        """A function that converts the argument of a Python UDF to Avro's form of numbers, and its result's type."""
         match found, bare_type(avro_type, self._named):
             case StringType(), {"logicalType": "cql_varint"}:
                 return nullable(lambda text: _bytes_of(int(text))), BinaryType()
@@ -147,14 +151,14 @@ def _is_number(bare: AvroType) -> bool:
 
 
 def _unscaled(column: Column) -> Column:
-    """The bytes of a decimal without a scale: big-endian two's complement, as few as it takes."""
-    # Avro's bytes begin with their length, which is one byte here
+    """The shortest big-endian two's complement of a decimal with scale 0."""
+    # Avro writes the length first, which takes one byte here
     encoded = to_avro(column, _integer_schema(0))
     return F.when(column.isNotNull(), encoded.substr(F.lit(2), F.length(encoded) - 1))
 
 
 def _number(column: Column) -> Column:
-    """A DECIMAL(38, 18) as bytes and scale, without zeros at its end."""
+    """A DECIMAL(38, 18) as bytes and scale, without trailing zeros after the decimal point."""
     digits = from_avro(to_avro(column, _integer_schema(_SCALE)), _integer_schema(0)).cast("string")
     ending = F.length(F.regexp_extract(digits, "(0*)$", 1))
     zeros = F.when(digits == "0", F.lit(_SCALE)).otherwise(F.least(ending, F.lit(_SCALE)))

@@ -1,4 +1,4 @@
-"""Types of a parsed Avro schema, whose records may be named where they were defined before."""
+"""Types of a parsed Avro schema. A record that was defined earlier in the schema may be given by its name only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AvroType", "Converter", "NamedRecords", "bare_type", "field_types", 
 AvroType = Any
 """Parsed JSON: a name, an object, or a list (union)."""
 Converter = Callable[[Any], Any]
-"""From a value of a Python UDF to another one, by the column's type."""
+"""Converts a value in a Python UDF, by the column's type."""
 NamedRecords: TypeAlias = "Mapping[str, AvroRecord]"
 """Definitions by name, without the namespace."""
 
@@ -26,7 +26,7 @@ def named_records(schema: AvroType) -> NamedRecords:
 
 
 def bare_type(avro_type: AvroType, named: NamedRecords) -> AvroType:
-    """A type without a union with null, and with the definition in place of a name."""
+    """The type without its union with null, and with a record's definition instead of its name."""
     if isinstance(avro_type, list):
         (avro_type,) = [each for each in avro_type if each != "null"]
     if isinstance(avro_type, str):
@@ -40,7 +40,7 @@ def field_types(record: AvroRecord) -> list[tuple[str, AvroType]]:
 
 
 def nullable(convert: Converter) -> Converter:
-    """The same, with null for null."""
+    """The same converter, but None for None."""
     return lambda value: None if value is None else convert(value)
 
 

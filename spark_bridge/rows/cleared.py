@@ -1,9 +1,11 @@
-"""The rule of truncations and drops: which records they take.
+"""The rule of truncations and drops: which records they remove. Plain values, no Spark.
 
-A truncation takes the records of its life of the table that stand at or before its positions and were written before it. A row
-without a write time (of a repair, an expiry, a backfill) goes, too: if it survived, it is published again behind the positions.
-A deletion without one stays: it may have removed a row whose write time is later.
-A drop takes all that stand at or before its positions, whatever write times clients have set. Plain values, no Spark.
+A truncation removes records of its life of the table, if they stand at or before its positions and were written before
+it. It also removes a row without a write time (of a repair, an expiry, a backfill): if the row survived in Cassandra,
+it is published again after the positions. It does not remove a deletion without a write time: that deletion may have
+removed a row with a later write time.
+
+A drop removes all records at or before its positions. Their write times do not count, because clients can set any.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def clears(
     *,
     is_deletion: bool = False,
 ) -> bool:
-    """Whether a clearing takes a record of its life; see `spark_bridge.rows.fold.Place`. `is_deletion`: it has no value."""
+    """Return True if a clearing removes a record of its table life. `is_deletion`: the record has no value.
+
+    For the place of the record see `spark_bridge.rows.fold.Place`.
+    """
     last = clearing.last_before(partition)
     if last is None or position[:2] > last:
         return False
@@ -37,7 +42,7 @@ def clears(
 
 
 def of_life(clearings: Iterable[TableClearing], life: TableLife | None) -> tuple[TableClearing, ...]:
-    """Those of one life of the table; none of a life that no record has named."""
+    """The clearings of one life of the table; empty for a life that no record has named."""
     if life is None:
         return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""A value of an earlier schema in the type of a later one: fields that were added since, at any depth, are null."""
+"""A value of an earlier schema in the type of a later one. Fields that were added since are null, at any depth."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["conformed"]
 
 
 def conformed(value: Column, found: DataType, wanted: DataType) -> Column:
-    """`value`, which has the type `found`, in the type `wanted`: fields of structs by name, those that are not wanted left out.
+    """Return `value`, which has the type `found`, in the type `wanted`. Fields of structs are matched by name.
 
-    Spark's own casts and unions take structs by name only where they do not stand in an array or a map.
+    A field that `wanted` does not have is left out. Spark's own casts and unions match fields by name only in structs
+    that are not inside an array or a map.
     """
     if found.simpleString() == wanted.simpleString():
         return value

@@ -47,11 +47,11 @@ def current_table(
     static_columns: Sequence[str] | None = None,
     clock_s: int | None = None,
 ) -> DataFrame:
-    """The table as the topic's records leave it: what `SELECT *` gives, with the key's columns first.
+    """The table that results from the topic's records: the rows of `SELECT *`, with the columns of the key first.
 
-    `static_columns` names the table's static columns where the topic's records do not (those of DataStax's connector).
-    Rows whose TTL was over at `clock_s` (seconds since the epoch; None: now) are left out. Truncations and drops are those that
-    are known when this is called. Raises what `typed` raises.
+    `static_columns` names the table's static columns if the topic's records do not, as those of DataStax's connector.
+    Rows that had expired at `clock_s` (seconds since the epoch; None: now) are left out. The truncations and drops that
+    are known when this is called count. Raises what `typed` raises.
     """
     parsed = _parsed(options)
     schemas = TopicSchemas.fetch(parsed)
@@ -80,14 +80,14 @@ def _shown(
 
 
 def _clearings_until(options: BridgeOptions, clock_s: int | None) -> list[TableClearing]:
-    """Those that count for a table of now, or of the time at which the records or the clock end."""
+    """The truncations and drops until the end of the records or the clock, the earlier one; without both, until now."""
     ends_ms = [parse_time_ms(options.ending_offsets), None if clock_s is None else clock_s * 1_000]
     until_ms = min((each for each in ends_ms if each is not None), default=None)
     return [each for each in clearings_now(options) if until_ms is None or each.time_ms <= until_ms]
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:
-    """A batch read whose work is divided among all cores, unless the options say otherwise."""
+    """A batch read that is divided among all cores, unless the options say otherwise."""
     given = batch_options(options)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
@@ -99,7 +99,10 @@ def _parsed(options: Options) -> BridgeOptions:
 
 
 def _newest_life(options: BridgeOptions) -> TableLife | None:
-    """The latest life among the last records of the topic's partitions: a table that was created anew starts empty."""
+    """The latest table life among the last records of the topic's partitions.
+
+    A table that was created again starts empty.
+    """
     last: dict[str, TopicRange] = {}
     for each in plan_batch(options):
         last[each.partition_topic] = each

@@ -52,12 +52,16 @@ ROW: Final = "row"
 STATIC: Final = "static"
 PARTITION: Final = "partition"
 RANGE: Final = "range"
-"""What a record speaks about: a row, a partition's static row, all rows of a partition, or a range of them."""
+"""Scope of a record: a row, a partition's static row, all rows of a partition, or a range of its rows."""
 NOTHING: Final = "nothing"
-"""Kept of a Cassandra partition of which nothing else is kept any more: what was kept of it before is over."""
+"""Scope of a kept row without content. A fold skips it, but it replaces what earlier folds kept of its partition.
+
+`fold_batches` writes it when nothing is left of a Cassandra partition of which an earlier fold kept something.
+`KeptRecords.read` gives this scope to a marker that is forgotten.
+"""
 
 _Order = tuple[int, tuple[int, int, int]]
-"""By the time of publication, then by position."""
+"""Time of publication in microseconds, then position."""
 
 _FEW: Final = 64
 _EARLIEST: Final = -(1 << 63)
@@ -66,10 +70,10 @@ _SECOND_US: Final = 1_000_000
 
 
 class Place(NamedTuple):
-    """Where a record stands: ledger, entry and index in the batch (-1 without one) within a topic partition.
+    """Place of a record: its topic partition, and there ledger, entry and index in the batch (-1: no batch).
 
-    `clock` is the time of publication in microseconds (None where the topic has no partitions, so that positions tell all);
-    `writetime_us` is None where the record does not know it.
+    `clock` is the time of publication in microseconds. It is None if the topic has no partitions: positions then give
+    the whole order. `writetime_us` is None if the record has no write time.
     """
 
     position: tuple[int, int, int]
@@ -79,31 +83,38 @@ class Place(NamedTuple):
 
     @property
     def by_clock(self) -> tuple[int, int, int]:
-        """Orders places of different topic partitions. A record that does not know when it was written comes first."""
+        """Order of places in different topic partitions.
+
+        A place without a clock, or without a write time, comes first.
+        """
         clock = _EARLIEST if self.clock is None else self.clock
         return clock, _EARLIEST if self.writetime_us is None else self.writetime_us, self.partition
 
     @property
     def by_clock_and_position(self) -> _Order:
-        """Orders what the records of a Cassandra partition say of it, which are mostly in one topic partition."""
+        """Order of the records about a Cassandra partition's static columns. They are mostly in one topic partition."""
         return (_EARLIEST if self.clock is None else self.clock), self.position
 
     def is_behind(self, other: Place) -> bool:
-        """True when this record of the same key is the later one."""
+        """True when this record is later than the other one of the same key."""
         if self.partition == other.partition:
             return self.position > other.position
         return self.by_clock > other.by_clock
 
     @property
     def message_id(self) -> str:
-        """As the raw rows show it."""
+        """The message id, as the raw rows show it."""
         ledger, entry, index = self.position
         text = f"{ledger}:{entry}:{self.partition}"
         return text if index < 0 else f"{text}:{index}"
 
 
 class Going(NamedTuple):
-    """What a record says of its row's expiry: seconds by column as JSON, when its last cell goes, and whether the row goes with it."""
+    """What a record says about the expiry of its row.
+
+    `columns_expire_at`: JSON object of seconds by column. `cells_expire_at`: the second at which the last cell expires.
+    `is_sure`: no row marker of an earlier INSERT keeps the row beyond its expiry.
+    """
 
     columns_expire_at: str | None = None
     cells_expire_at: int | None = None
@@ -111,7 +122,10 @@ class Going(NamedTuple):
 
 
 class Valued(NamedTuple):
-    """A record with a value. `is_removed`: a deletion that is forgotten since took it."""
+    """A record with a value. `is_removed`: a deletion removed its row, and may be forgotten since.
+
+    A removed record is kept only as long as it gives the static columns of its partition.
+    """
 
     at: Place
     value: bytes
@@ -129,7 +143,7 @@ class Deleted(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """A record with a TTL: of all of a key the one whose time is over last."""
+    """The record with a TTL that expires last, among all records of a key."""
 
     expires_at: int
     at: Place
@@ -140,7 +154,10 @@ class _Lasting(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a range deletion says of its range: keys of Avro as base64 by the schema version, and names as JSON."""
+    """The range of a range deletion, as the record's properties describe it.
+
+    The bounds are Avro keys of `schema_version`, as base64. `range_reversed` is a JSON list of column names.
+    """
 
     range_start: str | None
     range_end: str | None
@@ -155,9 +172,10 @@ _Record = TypeVar("_Record", Valued, Deleted, _Lasting)
 
 @dataclass(slots=True)
 class KeyRecords:
-    """What is known of one key in one scope (and of one range): candidates, of which the newest of each kind counts.
+    """Candidates of one key in one scope (and of one range). The newest of each kind counts.
 
-    `static_columns`: lists of names as JSON, each with its place; the last one counts, for ALTER TABLE makes it longer or shorter.
+    `static_columns`: the latest list of the static columns' names, as JSON, with its order. ALTER TABLE makes the list
+    longer or shorter.
     """
 
     key: bytes
@@ -171,7 +189,7 @@ class KeyRecords:
     static_columns: tuple[_Order, str] | None = None
 
     def add_value(self, record: Valued) -> None:
-        """A record with a value, which is no marker."""
+        """Add a record with a value."""
         _add(self.valued, record)
         if record.expires_at is not None:
             self.add_passing(Passing(record.expires_at, record.at))
@@ -180,24 +198,30 @@ class KeyRecords:
             self.add_lasting(record.at)
 
     def add_kept_value(self, record: Valued) -> None:
-        """As a fold has kept it, beside what it has kept of the record's expiry."""
+        """Add a value that an earlier fold kept.
+
+        That fold kept the expiry separately (`add_lasting`, `add_passing`).
+        """
         _add(self.valued, record)
 
     def add_deletion(self, record: Deleted) -> None:
-        """A record without a value."""
+        """Add a record without a value."""
         _add(self.deleted, record)
 
     def add_lasting(self, at: Place) -> None:
-        """A record whose row has no TTL stands there."""
+        """Add the place of a record whose row has no TTL."""
         _add(self.lasting, _Lasting(at))
 
     def add_passing(self, passing: Passing) -> None:
-        """A record whose row has a TTL."""
+        """Add a record whose row has a TTL."""
         if self.passing is None or passing > self.passing:
             self.passing = passing
 
     def name_statics(self, names: str, at: Place | None) -> None:
-        """A record that stands there names the table's static columns. None: one that a marker took, earlier than all others."""
+        """Add a list of the table's static columns (JSON), from the record at `at`.
+
+        None: a marker removed the record. Its list then counts as older than all others.
+        """
         named = _BEFORE_ALL if at is None else at.by_clock_and_position, names
         if self.static_columns is None or named > self.static_columns:
             self.static_columns = named
@@ -213,7 +237,7 @@ class StaticSource(NamedTuple):
 
 
 class _Seconds(NamedTuple):
-    """When columns go by themselves: names of those that have gone, when the last of them went, and when the next one goes."""
+    """Expiry of columns that expire alone: the expired ones, when the last one expired, and when the next one will."""
 
     gone: Sequence[str]
     last_gone_us: int | None
@@ -223,7 +247,7 @@ class _Seconds(NamedTuple):
     def of(
         cls, going: Going, now_s: int, *, only: Sequence[str] | None = None, without: Sequence[str] = ()
     ) -> _Seconds:
-        """Of all values of a record, or of some columns."""
+        """Return this for all columns of a record, or for some of them."""
         if going.columns_expire_at is None:
             return _NONE_GOES
         all_seconds = _json_object(going.columns_expire_at)
@@ -243,12 +267,13 @@ _NONE_GOES: Final = _Seconds((), None, None)
 
 @dataclass(slots=True)
 class FoldedKey:
-    """One key in one scope, judged. What is kept for later records, and what the table's rows are made of.
+    """The result of a fold for one key in one scope: what is kept for later folds, and the content of the table's row.
 
-    `is_alive`: it is a row of the table. `is_gone`: it is a key of rows, and there is no such row; `removed_us`: since when, where
-    that is known. `is_static_only`: it stands for a partition that has static columns and no rows. `is_dropped`: later records
-    need not meet it. `expires_at`: when the row or one of its columns goes next, in seconds (None: all of it stays);
-    `gone_columns`: values that are over. `place` is the message id of the value.
+    `is_alive`: the key is a row of the table. `is_gone`: the scope is a row, and the row does not exist. `removed_us`:
+    since when it does not exist, in microseconds (None: not known). `is_static_only`: the key stands for a partition
+    that has static columns and no rows. `is_dropped`: nothing of the key needs to be kept for later folds.
+    `expires_at`: the second at which the row or one of its columns expires next (None: nothing expires).
+    `gone_columns`: names of expired columns.
     """
 
     key: bytes
@@ -273,12 +298,12 @@ class FoldedKey:
 
     @property
     def place(self) -> str:
-        """Of the value, or of what is known instead."""
+        """Message id of the value, or of the deletion where there is no value."""
         known = self.valued or self.deleted
         return "" if known is None else known.at.message_id
 
     def show_statics(self, names: Sequence[str], given: StaticSource | None, going: _Seconds) -> None:
-        """The partition's static columns beside the row's own: what goes of them goes for the row, too."""
+        """Add the partition's static columns to the row. If one of them expires, this counts for the row, too."""
         self.static_source, self.static_names = given, names
         if given is not None:
             self.gone_columns = (*self.gone_columns, *going.gone)
@@ -290,14 +315,17 @@ class Covers(Protocol):
     """Tells whether a range covers a row."""
 
     def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
-        """The key is the row's, in Avro by the schema version."""
+        """Return True if the range covers the row.
+
+        `key` is the row's key in Avro, by the schema version `key_version`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a table folds. `static_names` are those of its static columns (None: as the records say).
+    """The folding rules of one table. `static_names`: names of its static columns (None: the records name them).
 
-    `clearings`: truncations and drops of the life that the records are of, which count for these.
+    `clearings`: the truncations and drops that count, of the table life to which the records belong.
     """
 
     has_clustering: bool
@@ -306,13 +334,13 @@ class Rules:
     clearings: Sequence[TableClearing] = ()
 
     def is_cleared(self, at: Place, *, is_deletion: bool = False) -> bool:
-        """Whether a truncation or a drop has taken the record that stands there; `is_deletion`: it has no value."""
+        """Return True if a truncation or a drop removes the record at `at`. `is_deletion`: the record has no value."""
         return any(
             clears(each, at.partition, at.position, at.writetime_us, is_deletion=is_deletion) for each in self.clearings
         )
 
     def fold(self, records: Iterable[KeyRecords], now_s: int) -> list[FoldedKey]:
-        """Judge all that is known of one Cassandra partition, at a time in seconds since the epoch."""
+        """Fold all that is known of one Cassandra partition. `now_s`: the time, in seconds since the epoch."""
         known = [_Judgement(each) for each in records]
         wiped, names = None, tuple[str, ...]()
         if self.has_clustering:
@@ -354,10 +382,11 @@ class _Judgement:
         )
 
     def judge(self, markers: Sequence[Deleted], static_names: Sequence[str], now_s: int) -> None:
-        """Whether there is a row, what it loses by its TTLs, and what is kept of it. The markers are those that cover it.
+        """Decide whether the row exists, which of its columns have expired, and what is kept of it.
 
-        A row has expired when its newest record says so for sure; otherwise when everything written since its last removal had
-        a TTL and the latest of these is over.
+        `markers`: the deletions that cover the row. If the newest record is sure of the row's expiry, its `expires_at`
+        decides. Otherwise, the row has expired when everything written since its last removal had a TTL and the latest
+        of these TTLs has passed.
         """
         one, valued = self.folded, self.folded.valued
         deleted_us = _latest([self._deletion_time(), *[each.deletion_time for each in markers]])
@@ -419,14 +448,14 @@ class _Judgement:
 
     @property
     def static_place(self) -> Place | None:
-        """Where it speaks of static columns, if it does."""
+        """Place of the key's record about the static columns; None if there is none."""
         one = self.folded
         judged = one.deleted if self._is_cleared() else one.valued
         return judged.at if judged is not None and one.scope in (ROW, STATIC) else None
 
     @property
     def static_source(self) -> StaticSource | None:
-        """The record's static columns; None: it says that there are none."""
+        """The static columns that the key's record gives; None if it says that there are none."""
         valued = self.folded.valued
         if valued is None or self._is_cleared():
             return None
@@ -434,13 +463,13 @@ class _Judgement:
 
 
 def _static_names(known: Sequence[_Judgement]) -> tuple[str, ...]:
-    """The list that stands last among those of a partition."""
+    """The latest list of static columns that the records of a partition name."""
     named = max((each.named for each in known if each.named is not None), default=None)
     return () if named is None else _json_names(named[1])
 
 
 def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Deleted | None, now_s: int) -> None:
-    """A partition's static columns, and the key of a partition that has no rows."""
+    """Add the partition's static columns to all of its keys. If it has no rows, choose the key that stands for it."""
     speaking: list[tuple[_Order, _Judgement]] = []
     for each in known:
         at = each.static_place
@@ -463,14 +492,17 @@ def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Delet
 
 
 def newest(records: Sequence[_Record]) -> _Record | None:
-    """Of records of one key the one that comes last, with the clock that it counts by."""
+    """Return the latest of some records of one key, with the clock by which it is compared."""
     if len(records) < 2:
         return records[0] if records else None
     return max(_newest_of_each(records), key=lambda each: each.at.by_clock)
 
 
 def _newest_of_each(records: Iterable[_Record]) -> list[_Record]:
-    """The last one of each topic partition: what follows there is no earlier, whatever the clock of its producer says."""
+    """Return the last record of each topic partition.
+
+    Its clock is at least that of the earlier records there, because the clock of its producer may lag.
+    """
     found: dict[int, _Record] = {}
     for each in records:
         known = found.get(each.at.partition)
@@ -512,7 +544,7 @@ def _soonest(times: Iterable[int | None]) -> int | None:
 
 
 def _json_object(text: str | None) -> Mapping[str, int]:
-    """The JSON of a property; nothing if it is another producer's, and not such JSON."""
+    """The JSON object in a property; empty if the property, of another producer, holds no JSON object."""
     try:
         found = json.loads(text or "{}")
     except ValueError:

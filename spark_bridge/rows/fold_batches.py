@@ -101,16 +101,18 @@ _FOLDED: Final = pa.schema(
 KEPT_SCHEMA: Final = from_arrow_schema(_KEPT)
 """What a fold keeps of a key for the next one: the columns of a mirror's `records`."""
 FOLDED_SCHEMA: Final = from_arrow_schema(_FOLDED)
-"""One row a key, scope and range: what is kept of it, and what the table's rows are made of (spark_bridge.rows.fold.FoldedKey)."""
+"""One row for each key, scope and range: `spark_bridge.rows.fold.FoldedKey` as columns."""
 
 _MANY_KEYS: Final = 4096
 _MANY_BYTES: Final = 8 << 20
 
 
 class _FoldRow(NamedTuple):
-    """One row of what is folded. `kept`: it is what an earlier fold has kept, and all behind the bounds is null but `run`.
+    """One row of the input: a record, or a row that an earlier fold kept.
 
-    `run`: a later fold of the same Cassandra partition has a higher one, and replaces all of it.
+    A kept row has its content in the column `kept`; of the columns after `bounds`, only `key_version` and `run` are
+    then not null. A later fold of the same Cassandra partition has a higher `run`, and replaces all rows of the earlier
+    one.
     """
 
     owner: str
@@ -139,7 +141,10 @@ FOLD_COLUMNS: Final = (*_FoldRow._fields, "kept")
 
 
 def fold_batches(rules: Rules, clock_s: int | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`. `clock_s`: seconds since the epoch (None: when the task runs)."""
+    """Return a function for `mapInArrow`.
+
+    `clock_s`: the time, in seconds since the epoch (None: when the task runs).
+    """
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         now_s = int(time.time()) if clock_s is None else clock_s
@@ -162,7 +167,7 @@ def fold_batches(rules: Rules, clock_s: int | None) -> Callable[[Iterable[pa.Rec
 
 
 def folded_table(rows: pa.Table, rules: Rules, clock_s: int | None) -> pa.Table:
-    """All rows of complete Cassandra partitions, in any order, folded in this process."""
+    """Fold all rows of complete Cassandra partitions in this process. The rows may be in any order."""
     by_owner = rows.take(pc.sort_indices(rows["owner"])).combine_chunks()
     return pa.Table.from_batches(fold_batches(rules, clock_s)(by_owner.to_batches()), schema=_FOLDED)
 
@@ -195,11 +200,14 @@ class _Partition:
 
     @property
     def was_kept(self) -> bool:
-        """Whether an earlier fold has kept anything of it."""
+        """True when an earlier fold kept something of this partition."""
         return self._run >= 0
 
     def add(self, row: _FoldRow, kept: _Kept | None) -> None:
-        """A record, or what an earlier fold has kept: of several folds the last one counts."""
+        """Add a record, or a row that an earlier fold kept.
+
+        If several folds kept rows, those of the last fold count.
+        """
         if kept is None:
             at = Place((row.ledger, row.entry, row.batch_index), row.partition, row.clock_us, row.writetime)
             if not self._rules.clearings or not self._rules.is_cleared(at, is_deletion=row.value is None):
@@ -212,7 +220,7 @@ class _Partition:
             self._kept.append((row, kept))
 
     def records(self) -> Iterable[KeyRecords]:
-        """All of it, when all was added."""
+        """Return what is known of each key, after all rows were added."""
         for row, kept in self._kept:
             if row.scope != NOTHING:
                 _add_kept(self._of(row), kept, self._rules)
@@ -229,7 +237,7 @@ class _Partition:
 
 
 def _nothing_left() -> FoldedKey:
-    """Takes the place of all that was kept of a Cassandra partition."""
+    """The placeholder that replaces all that was kept of a Cassandra partition; see `NOTHING`."""
     return FoldedKey(
         key=b"",
         key_version=0,
@@ -264,7 +272,10 @@ class _Kept(NamedTuple):
 
 
 def _add_kept(records: KeyRecords, kept: _Kept, rules: Rules) -> None:
-    """Without what was cleared since. A deletion stays: what it took stood before it."""
+    """Add what an earlier fold kept, without records that a clearing removed since.
+
+    A kept deletion stays: it removes only records that were published before it.
+    """
     if kept.valued is not None and not rules.is_cleared(kept.valued.at):
         records.add_kept_value(kept.valued)
     if kept.deleted is not None:
@@ -280,7 +291,7 @@ def _add_kept(records: KeyRecords, kept: _Kept, rules: Rules) -> None:
 
 
 def _kept_parts(column: pa.StructArray) -> list[_Kept | None] | None:
-    """By row of the batch; None where none has any."""
+    """The kept part of each row of the batch; None if no row has one."""
     if column.null_count == len(column):
         return None
     valued, deleted, passing = (pc.struct_field(column, [name]) for name in ("valued", "deleted", "passing"))

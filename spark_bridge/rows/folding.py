@@ -35,7 +35,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 __all__ = ["all_records", "folded", "folded_here", "shown_rows"]
 
 KeptOf = Callable[[Sequence[str]], DataFrame | None]
-"""All rows that an earlier fold has kept of these Cassandra partitions (`owner`)."""
+"""Returns all rows that earlier folds kept of these Cassandra partitions (`owner`); None: there are none."""
 
 _SCOPES: Final = {
     "row_deletion": ROW,
@@ -44,18 +44,18 @@ _SCOPES: Final = {
     "range_deletion": RANGE,
 }
 _KEPT_PARTS: Final = ("valued", "deleted", "lasting", "passing", "going", "static_columns")
-"""What is kept of a key beside its name."""
+"""Columns of a kept row beside those that identify it."""
 _KEPT_TYPE: Final = StructType([KEPT_SCHEMA[name] for name in _KEPT_PARTS])
 
 _MOST_HERE: Final = 20_000
 _LONGEST_HERE: Final = 16 << 10
-"""So many rows, and bytes of a value, go to the driver at most: some 300 MiB in the worst case, a few in most."""
+"""Limits of rows, and of bytes of a value, for the driver: some 300 MiB in the worst case, usually a few MiB."""
 _MOST_BYTES_HERE: Final = 32 << 20
-"""What was folded goes back to Spark in a task, which may have 128 MiB."""
+"""The result goes back to Spark inside a task, whose size Spark limits to 128 MiB."""
 
 
 def all_records(raw: DataFrame, schemas: TopicSchemas, time_zone: str = OWNER_TIME_ZONE) -> DataFrame:
-    """One row a record, with what the rules need: `scope` is `row`, `static`, `partition` or `range`.
+    """Return one row for each record, with what the rules need. `scope` is `row`, `static`, `partition` or `range`.
 
     `owner` is the Cassandra partition as text, with timestamps in `time_zone`.
     """
@@ -97,16 +97,18 @@ def folded(
     *,
     in_ranges: bool = False,
 ) -> DataFrame:
-    """One row a key, scope and range, by FOLDED_SCHEMA: `all_records` and what an earlier fold has kept, judged by the rules.
+    """Fold `records` (of `all_records`) and what earlier folds kept. One row for each key, scope and range, by
+    FOLDED_SCHEMA.
 
-    `kept` are all rows of the Cassandra partitions that the records speak of (KEPT_SCHEMA and `run`, of which the highest of a
-    partition counts; what an earlier version did not keep may be missing). `static_names`: of the table's static columns (None: as
-    the records say). `clock_s`: seconds since the epoch (None: when the query runs). `clearings`: truncations and drops that count, of
-    the life that the records are of. The rows of a Cassandra partition are in the memory of one task. `in_ranges`: each task has a
-    range of owners, which takes another pass over the records.
+    `kept`: all kept rows of the Cassandra partitions that occur in the records, as KEPT_SCHEMA with `run`; columns that
+    an earlier version did not keep may be missing. For each partition, the rows with the highest `run` count.
+    `static_names`: names of the table's static columns (None: the records name them). `clock_s`: the time, in seconds
+    since the epoch (None: when the query runs). `clearings`: the truncations and drops that count, of the table life to
+    which the records belong. `in_ranges`: give each task a range of owners, which needs another pass over the records.
+    The rows of one Cassandra partition are in the memory of one task.
     """
     given = _all_rows(records, kept)
-    # divided by Cassandra partitions once, as all that follows needs them
+    # One shuffle by Cassandra partition, which all later steps use.
     divided = given.repartitionByRange("owner") if in_ranges else given.repartition("owner")
     return divided.sortWithinPartitions("owner").mapInArrow(
         fold_batches(_rules(schemas, static_names, clearings), clock_s), FOLDED_SCHEMA
@@ -121,10 +123,12 @@ def folded_here(
     clock_s: int | None = None,
     clearings: Sequence[TableClearing] = (),
 ) -> pa.Table | None:
-    """As `folded`, in this process and at once, in one Spark job: no Python process of Spark starts for a few records.
+    """Fold as `folded` does, but immediately and in this process, so that Spark starts no Python process for a few
+    records.
 
-    `kept` may be a function: it is asked for what is kept of the owners that the records have, which a second job reads.
-    None where that would be too much for the driver: 20,000 rows of records and kept ones, 32 MiB, or a value above 16 KiB.
+    This takes one Spark job. `kept` may be a function, which is called with the owners of the records; a second job
+    then reads what it returns. Return None if this is too much for the driver: more than 20,000 records and kept rows,
+    more than 32 MiB, or a value above 16 KiB.
     """
     if kept is None or isinstance(kept, DataFrame):
         given = _read_here(_all_rows(records, kept))
@@ -158,11 +162,12 @@ def _read_here(rows: DataFrame) -> pa.Table | None:
 
 
 def shown_rows(judged: DataFrame) -> DataFrame:
-    """The rows of the table, to be decoded: `key`, `key_version`, `value`, `value_version`, `is_alive`, `static_names`,
-    `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`, `expires_at` (when
-    the row or one of its columns goes next; null: all of it stays), `gone_columns` (values that are over).
+    """The rows of the table, before decoding: `key`, `key_version`, `value`, `value_version`, `is_alive`,
+    `static_names`, `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`,
+    `expires_at` (when the row or one of its columns expires next, in seconds; null: nothing expires), `gone_columns`
+    (expired columns).
 
-    Where `is_alive` is false the partition has no row, but it may have static columns.
+    Where `is_alive` is false, the partition has no row, but it may have static columns.
     """
     return judged.where("is_alive OR is_static_only").select(
         "key",
@@ -191,7 +196,7 @@ def _rules(schemas: TopicSchemas, static_names: Sequence[str] | None, clearings:
 
 
 def _scope(has_row: Column) -> Column:
-    """The scope of a record: a row, a partition's static row, all rows or a range of rows of a partition."""
+    """The scope of a record; see `spark_bridge.rows.fold.ROW`."""
     kind = F.col("properties")[names.KIND]
     # DataStax's records have no kind: a null value without a clustering key deletes the partition.
     no_row = F.when(kind.isNull() & F.col("value").isNull(), PARTITION).otherwise(STATIC)
@@ -207,14 +212,14 @@ def _all_rows(records: DataFrame, kept: DataFrame | None) -> DataFrame:
 
 
 def _record_rows(records: DataFrame) -> DataFrame:
-    """`all_records` as `spark_bridge.rows.fold_batches` takes them."""
+    """`all_records` in the columns that `spark_bridge.rows.fold_batches` reads."""
     at = F.col("at")
     places = {
         **{name: at.getField("position").getField(name) for name in ("ledger", "entry")},
         "batch_index": at.getField("position").getField("index"),
         **{name: at.getField(name) for name in ("partition", "writetime")},
         "clock_us": F.unix_micros(at.getField("clock")),
-        # all parts may be null: Arrow refuses a null struct of parts that may not be
+        # All fields of the struct are nullable: Arrow refuses a null struct with fields that are not.
         "bounds": F.col("bounds").cast(KEPT_SCHEMA["bounds"].dataType),
         "run": F.lit(None).cast("bigint"),
         "kept": F.lit(None).cast(_KEPT_TYPE),
@@ -223,7 +228,7 @@ def _record_rows(records: DataFrame) -> DataFrame:
 
 
 def _kept_rows(kept: DataFrame) -> DataFrame:
-    """The results of an earlier fold, in the same columns, as far as it has them."""
+    """The results of an earlier fold in the same columns. A column that the earlier fold did not keep is null."""
     found = kept.schema
     parts = [KEPT_SCHEMA[name] for name in _KEPT_PARTS]
     fields = [

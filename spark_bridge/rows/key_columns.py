@@ -14,12 +14,12 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 __all__ = ["OWNER_TIME_ZONE", "KeyColumns", "with_key", "with_owner"]
 
 OWNER_TIME_ZONE: Final = "UTC"
-"""In which timestamps of an owner are written, unless owners that are stored somewhere have another one."""
+"""Time zone of the timestamps in an owner, unless owners that were stored earlier have another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumns:
-    """Names of the primary key's columns: those of the partition key, then the clustering columns."""
+    """Names of the primary key's columns: the partition key columns and the clustering columns."""
 
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
@@ -36,21 +36,22 @@ class KeyColumns:
 
 
 def with_key(rows: DataFrame, name: str, schemas: TopicSchemas, version: Column, place: Column) -> DataFrame:
-    """Add the decoded `key` by that name; one that cannot be decoded fails the query, by its place."""
+    """Add the decoded `key` as column `name`. A key that cannot be decoded fails the query, which names its `place`."""
     decoder = key_decoder(schemas, "string")
     tried = rows.withColumn(name, decoder.try_decode(F.col("key"), version))
     return tried.withColumn(name, decoder.checked(F.col(name), F.col("key"), "key", place, version))
 
 
 def with_owner(rows: DataFrame, schemas: TopicSchemas, place: Column, time_zone: str = OWNER_TIME_ZONE) -> DataFrame:
-    """Add `owner`: the Cassandra partition of `key` and `key_version` as text, the same whatever the key's columns are called.
+    """Add `owner`: the Cassandra partition of `key` and `key_version` as text. It does not contain the columns' names.
 
-    Timestamps are in `time_zone`, and not in the session's: two sessions give the same owner. `place` names a row whose key cannot be decoded, in the query's error.
+    Timestamps are in `time_zone` and not in the session's time zone, so that all sessions give the same owner. `place`
+    names the row in the query's error if its key cannot be decoded.
     """
     columns = KeyColumns.of(schemas)
     if not columns.clustering:
         return rows.withColumn("owner", F.hex("key"))
     keyed = with_key(rows, "owner", schemas, F.col("key_version"), place)
-    options = {"timeZone": time_zone, "ignoreNullFields": "true"}  # whatever the session has
+    options = {"timeZone": time_zone, "ignoreNullFields": "true"}  # independent of the session's settings
     parts = [F.col("owner").getField(each).alias(str(at)) for at, each in enumerate(columns.partition)]
     return keyed.withColumn("owner", F.to_json(F.struct(*parts), options))

@@ -35,14 +35,14 @@ class RangeScope:
 
     def __init__(self, schemas: KeySchemas) -> None:
         self._schemas = dict(schemas)
-        # made where they are used, which is in another process
+        # filled in the process that uses them, which is another one
         self._readers: dict[int, _KeyReader] = {}
         self._known: dict[Bounds, _Range] = {}
 
     def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
-        """True when the range holds the row of that key, in Avro by the schema version.
+        """Return True if the range holds the row of `key`, an Avro key of the schema version `key_version`.
 
-        Raises KeyError for a version that is not known, and what fastavro raises for bytes that are no such key.
+        Raises KeyError for an unknown version, and fastavro's errors for bytes that are not a key of this version.
         """
         known = self._known.get(bounds)
         if known is None:
@@ -72,7 +72,10 @@ class RangeScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Range:
-    """Values of clustering columns, None behind the bound's prefix; no values where that end is open."""
+    """Bounds as values of the clustering columns, with None after the bound's prefix.
+
+    A bound is None if that end is open.
+    """
 
     start: _Values | None
     end: _Values | None
@@ -85,7 +88,10 @@ class _Range:
         return after_start and (self.end is None or self._within(row, self.end, self.has_end, -1))
 
     def _within(self, row: _Values, bound: _Values, is_inclusive: bool, side: int) -> bool:
-        """Whether the row lies on that side of the bound: the first column that differs decides."""
+        """Return True if the row lies on the inner side of the bound. The first column that differs decides.
+
+        `side`: 1 for a start, -1 for an end.
+        """
         for value, limit, is_reversed in zip(row, bound, self.reversed, strict=True):
             if limit is None:
                 break
@@ -108,7 +114,7 @@ class _KeyReader:
         self._comparables = [self._comparable(each["type"]) for each in clustering]
 
     def clustering(self, key: bytes) -> _Values:
-        """Values of the clustering columns in a form that compares as in Cassandra."""
+        """Values of the clustering columns, in a form that Python compares as Cassandra does."""
         found = self._read(key)
         return [
             None if found[name] is None else comparable(found[name])
@@ -139,12 +145,12 @@ class _KeyReader:
 
 
 def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comparable]]) -> list[tuple[object, ...]]:
-    """Of a tuple or a user type: field by field, null first."""
+    """Sort key of a tuple or a user type: field by field, null first."""
     return [() if values[name] is None else (comparable(values[name]),) for name, comparable in parts]
 
 
 def _uuid_order(text: str) -> tuple[str, str, str]:
-    """As Cassandra's uuid and timeuuid sort: by version, version 1 by its time, then by bytes.
+    """Sort key of a uuid or timeuuid, as in Cassandra: by version, then version 1 by its time, then by bytes.
 
     Cassandra source: o.a.c.db.marshal.UUIDType.compare, TimeUUIDType.
     """
@@ -154,7 +160,7 @@ def _uuid_order(text: str) -> tuple[str, str, str]:
 
 
 def _float_order(value: float) -> tuple[bool, float, float]:
-    """As Java's Double.compare: -0.0 before 0.0, NaN behind all."""
+    """Sort key of a float or double, as in Java's Double.compare: -0.0 before 0.0, NaN last."""
     is_nan = math.isnan(value)
     return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
 

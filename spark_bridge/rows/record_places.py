@@ -1,5 +1,7 @@
-"""The place of a record in its topic, and of its change in a commit log. spark_bridge.rows.fold decides which of two records
-is the later one."""
+"""The place of a record in its topic, and the place of its change in a commit log.
+
+`spark_bridge.rows.fold` decides which of two records is the later one.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from spark_bridge.topics.table_clearing import TableClearing
 __all__ = ["RECORD_SOURCE", "message_id_of", "record_place", "record_source", "stands_before"]
 
 RECORD_SOURCE: Final = "struct<node: string, segment: bigint, position: bigint, table_id: string, snapshot: boolean>"
-"""What `record_source` gives; each part is null where the record does not say it."""
+"""Type of `record_source`. A field is null if the record does not have it."""
 _OF_A_WRITE: Final = "^[0-9]{1,18}:[0-9]{1,10}$"
-"""A `segpos` in a commit log: backfills and expiries have negative segments."""
+"""Form of the `segpos` of a write. It does not match backfills and expiries, whose segments are negative."""
 
 
 def record_place() -> Column:
-    """Where a record stands in its topic partition; `clock` orders it against other partitions, if there are any."""
+    """Place of a record in its topic partition. `clock` orders it against other partitions; null if there are none."""
     parts = F.split("message_id", ":")
     position = F.struct(
         parts[0].cast("bigint").alias("ledger"),
@@ -32,16 +34,17 @@ def record_place() -> Column:
 
 
 def message_id_of(at: Column) -> Column:
-    """Of what `record_place` gave."""
+    """The message id as text, of a place that `record_place` gave."""
     position = at.getField("position")
     index = F.when(position.getField("index") >= 0, position.getField("index"))
     return F.concat_ws(":", position.getField("ledger"), position.getField("entry"), at.getField("partition"), index)
 
 
 def record_source() -> Column:
-    """Where the change stands that caused a record: host id of the node, segment and position; of which table it is.
+    """Place of the change that caused a record (host id of the node, segment, position), the table's id, and whether it
+    is a backfilled row.
 
-    Node, segment and position are null where no write caused it: a backfill, an expiry.
+    Node, segment and position are null if no write caused the record, as for a backfill or an expiry.
     """
     said = F.col("properties")
     is_of_write = said[SEGPOS].rlike(_OF_A_WRITE)

@@ -15,21 +15,21 @@ __all__ = ["RecordReader", "record_reader"]
 
 RecordReader = Callable[[bytes], dict[str, AvroValue]]
 
-# fastavro's name for a table called like one of Avro's types
+# Name of the record for fastavro, because a table may be called like one of Avro's types.
 _ROOT: Final = "cdc_record"
 
 
 def record_reader(schema: AvroType) -> RecordReader:
-    """A function that reads one record. Times are numbers and uuids texts: fastavro's own forms cannot hold all that Cassandra has.
+    """Return a function that reads one record. It raises fastavro's errors for bytes that are not such a record.
 
-    It raises what fastavro raises for bytes that are no such record.
+    Times are numbers, and uuids are texts: fastavro's own types cannot hold all values of Cassandra.
     """
     parsed = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
     return lambda data: cast("dict[str, AvroValue]", fastavro.schemaless_reader(io.BytesIO(data), parsed, None))
 
 
 def _plain(avro_type: AvroType) -> AvroType:
-    """Without logical types; and without namespaces, in which fastavro does not find `cql_decimal`."""
+    """The type without logical types, and without namespaces, because fastavro does not find `cql_decimal` in them."""
     if isinstance(avro_type, dict):
         return {name: _plain(each) for name, each in avro_type.items() if name not in ("logicalType", "namespace")}
     if isinstance(avro_type, list):

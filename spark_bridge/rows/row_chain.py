@@ -4,7 +4,7 @@ A row changes by its own records, by deletions of many rows that cover it, and b
 partition's static columns. Its first image is the mirror's. Its last image is the result of the folding rules, whatever
 the order between topic partitions.
 
-Images are numbers: of the rows of the given table that hold their values (spark_bridge.rows.row_images).
+An image is a number here: that of the row of the given table that holds its values (spark_bridge.rows.row_images).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spark_bridge.rows.fold import PARTITION, RANGE, ROW, STATIC, Bounds, Covers
 __all__ = ["FIRST_STEP", "STATIC_ID", "ChainRules", "Compared", "Image", "Op", "Said", "SaidKind", "Step", "Texts"]
 
 FIRST_STEP: Final = 2
-"""Of the steps of a row in a micro-batch. The 1 is that of the rows which were there when a change log began."""
+"""Number of a row's first step in a micro-batch. The number 1 is for the rows that existed when a change log began."""
 STATIC_ID: Final = "static:"
 """Begins the identity of a Cassandra partition that has static columns and no rows; its owner follows."""
 
 
 class SaidKind(StrEnum):
-    """What a row of the input is: a row of the mirror, its result, or a record by what it speaks of."""
+    """What a row of the input is: a row of the mirror, its result, or a record (by its scope)."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -38,7 +38,7 @@ class SaidKind(StrEnum):
 
 
 class Op(StrEnum):
-    """How a row changed. `TOUCH`: only its times did. `SAME`: nothing did."""
+    """How a row changed. `TOUCH`: only its write time or expiry changed. `SAME`: nothing changed."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -48,7 +48,7 @@ class Op(StrEnum):
 
 
 class Texts(NamedTuple):
-    """The columns of an image as text, to be compared: those of the row, and the static ones."""
+    """The columns of an image as text, for comparison: those of the row, and the static ones."""
 
     cells: str | None
     statics: str | None
@@ -57,9 +57,10 @@ class Texts(NamedTuple):
 class Said(NamedTuple):
     """One row of the input.
 
-    `number`: of its image, and of its source. `identity`: the row's (empty: it speaks of a whole Cassandra partition). `is_row`: the
-    image has the columns of a row. `place` orders the records of a Cassandra partition. `texts`: the static ones of a record are None
-    where it does not name them. `times`: the image's write time and expiry.
+    `number`: number of its image and of its source. `identity`: identity of the row (empty: the record is about a whole
+    Cassandra partition). `is_row`: the image has the columns of a row. `place` orders the records of a Cassandra
+    partition. `texts`: the static columns are None if the record does not name them. `times`: write time and expiry of
+    the image.
     """
 
     number: int
@@ -74,7 +75,10 @@ class Said(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A row: whose image its columns are, and whose its static columns are; and how they compare."""
+    """A row, as the numbers of two images: the one with its own columns, and the one with its static columns.
+
+    `texts`: both as text, for comparison.
+    """
 
     cells: int
     statics: int
@@ -82,9 +86,10 @@ class Image(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One change of a row: `step` counts them from FIRST_STEP. `next_us`: when the next one follows in the same micro-batch.
+    """One change of a row. `step` counts the changes from FIRST_STEP.
 
-    `source`: number of the record that made the change; None where none did: the row expired, or was truncated.
+    `next_us`: time of the row's next change in the same micro-batch. `source`: number of the record that made the
+    change; None if no record did, because the row expired or was truncated.
     """
 
     identity: str
@@ -98,7 +103,7 @@ class Step(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A row of the mirror beside the result; `after` is the number of its image, None where there is no row."""
+    """A row of the mirror, compared with its result. `after`: number of the result's image; None if there is no row."""
 
     identity: str
     op: Op
@@ -106,7 +111,7 @@ class Compared(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """What happens to one row, by a record at a place: it gets other columns, it goes, or its static columns change."""
+    """What a record does to one row: it replaces its columns, removes it, or replaces its static columns."""
 
     record: Said
     cells: Said | None = None
@@ -116,7 +121,7 @@ class _Event(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    """All that is said of one row. `after` stands there without columns where the row is gone."""
+    """The input about one row. If the row is gone, `after` may be there, but `is_row` is false."""
 
     before: Said | None = None
     after: Said | None = None
@@ -128,15 +133,16 @@ class _Row:
 
     @property
     def is_known(self) -> bool:
-        """Whether the mirror has it, or will have it."""
+        """True when the mirror has the row, or will have it."""
         return self.before is not None or self.result is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
-    """How the changes of a table follow each other. `gone_us`: since when a row is gone of which nothing else tells the time.
+    """The rules by which a table's rows change.
 
-    `key_version`: the schema version by which `covers` takes the keys of rows.
+    `gone_us`: time of a row's removal, if nothing else tells it. `key_version`: schema version of the keys that
+    `covers` gets.
     """
 
     has_clustering: bool
@@ -145,7 +151,7 @@ class ChainRules:
     gone_us: int
 
     def changes(self, said: Iterable[Said]) -> Iterator[Step | Compared]:
-        """Of all that is said of one Cassandra partition, in any order."""
+        """The changes of the rows of one Cassandra partition. `said`: all of its input, in any order."""
         rows, others = _by_row(said)
         markers = [each for each in others if each.kind in (SaidKind.PARTITION, SaidKind.RANGE)]
         statics = _changes_of_statics(others) if self.has_clustering else []
@@ -164,7 +170,10 @@ class ChainRules:
         ]
 
     def _steps(self, identity: str, row: _Row, around: Sequence[_Event]) -> Iterator[Step]:
-        """A row's changes, in order. A record of its own comes before what it says of the static columns of all rows."""
+        """The changes of one row, in order.
+
+        A record of this row changes the row's columns before it changes the static columns of all rows.
+        """
         own = [
             _Event(each, cells=each if each.is_row else None, statics=_named(each), removes=not each.is_row)
             for each in row.records
@@ -183,18 +192,20 @@ class ChainRules:
             yield Step(identity, _op(before, after), before, after, at_us, number, next_us, source)
 
     def _result_us(self, row: _Row, last_us: int | None) -> int | None:
-        """When the row became what it is; `last_us`: of its last record in the micro-batch."""
+        """When the row got its result. `last_us`: time of its last record in the micro-batch."""
         known_us = self.gone_us if row.after is None and row.before is not None else None
         if row.after is not None:
             known_us = row.after.changed_us
         if row.is_known:
             return known_us
-        # made and over within the micro-batch: not over before it was made, whatever the clocks of those who wrote
+        # The row was made and removed within the micro-batch. The writers' clocks may differ, but the removal must not be
+        # earlier than the last record.
         return max((each for each in (known_us, last_us) if each is not None), default=None)
 
 
 def _by_row(said: Iterable[Said]) -> tuple[Mapping[str, _Row], list[Said]]:
-    """What is said of each row, by its identity; and what is said of a whole Cassandra partition."""
+    """The input about each row, by its identity; and all records, because a row's record may name static columns,
+    too."""
     rows, others = defaultdict[str, _Row](_Row), list[Said]()
     for each in said:
         if each.kind == SaidKind.BEFORE:
@@ -209,7 +220,7 @@ def _by_row(said: Iterable[Said]) -> tuple[Mapping[str, _Row], list[Said]]:
 
 
 def _changes_of_statics(records: Iterable[Said]) -> list[_Event]:
-    """Where a Cassandra partition's static columns change; the first record that names them counts as a change."""
+    """The changes of a Cassandra partition's static columns. The first record that names them counts as a change."""
     found, last = list[_Event](), None
     for each in sorted([each for each in records if _named(each)], key=lambda each: each.place):
         if each.texts.statics != last:

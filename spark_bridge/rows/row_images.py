@@ -30,8 +30,11 @@ IMAGE_COLUMNS: Final = (
     "image",
     "source",
 )
-"""The input has what `Said` has. `owner`: the Cassandra partition. `cells`, `statics`: columns of the image as text. `image`: a struct
-of the table's columns and the mirror's own; not null where anything is said of one of them."""
+"""Columns of the input, with the content of `Said`.
+
+`owner`: the Cassandra partition. `cells`, `statics`: columns of the image as text. `image`: a struct of the table's
+columns and the mirror's own columns; null if the input row gives no value of them.
+"""
 _TIMES: Final = ("_cdc_writetime", "_cdc_expires_at")
 _EARLIEST: Final = -(1 << 63)
 
@@ -39,7 +42,10 @@ _EARLIEST: Final = -(1 << 63)
 def chain_batches(
     rules: ChainRules, statics: Sequence[str]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`, for rows that are sorted by `owner`. `statics`: names of the static columns."""
+    """Return a function for `mapInArrow`.
+
+    Its rows must be sorted by `owner`. `statics`: names of the static columns.
+    """
 
     def chain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in _whole_partitions(batches):
@@ -49,10 +55,11 @@ def chain_batches(
 
 
 def chained_table(rows: pa.Table, rules: ChainRules, statics: Sequence[str]) -> pa.Table:
-    """The changes of complete Cassandra partitions, whose rows stand together: steps, and each row beside its result.
+    """The changes of complete Cassandra partitions: all steps, and the comparison of each row with its result.
 
-    `is_step`, `op`, `_cdc_id`, `before`, `after`, `changed_us`, `step`, `next_us`, `source`, `expires_at`. A row beside its result
-    has `op`, `_cdc_id`, `after` (where the row changed) and `expires_at` only.
+    The rows of a partition must stand together. The columns are `is_step`, `op`, `_cdc_id`, `before`, `after`,
+    `changed_us`, `step`, `next_us`, `source`, `expires_at`. A comparison has only `op`, `_cdc_id`, `after` (if the row
+    changed) and `expires_at`.
     """
     changes = [each for said in _partitions(rows) for each in rules.changes(said)]
     steps = [each for each in changes if isinstance(each, Step)]
@@ -79,7 +86,7 @@ def chained_table(rows: pa.Table, rules: ChainRules, statics: Sequence[str]) -> 
 
 
 def _whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of complete Cassandra partitions: the last one of a batch goes on in the next."""
+    """Tables of complete Cassandra partitions. The last partition of a batch may continue in the next batch."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if not len(batch):
@@ -97,7 +104,7 @@ def _whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _partitions(rows: pa.Table) -> Iterator[Iterator[Said]]:
-    """What is said of each Cassandra partition. Numbers are those of the table's rows."""
+    """The input about each Cassandra partition. Its numbers are those of the table's rows."""
     columns: list[list[Any]] = [rows[name].to_pylist() for name in IMAGE_COLUMNS if name not in ("image", "source")]
     image = _whole(rows["image"])
     times = [pc.struct_field(image, [name]).to_pylist() for name in _TIMES]
@@ -126,7 +133,7 @@ def _whole_image(number: int) -> Image:
 
 
 def _images(image: pa.StructArray, wanted: Sequence[Image | None], statics: Sequence[str]) -> pa.StructArray:
-    """A struct for each wanted image: its columns, and static ones, which may be of another row of `image`."""
+    """One struct for each wanted image. Its static columns may come from another row of `image` than the others."""
     cells = pa.array([None if each is None else each.cells for each in wanted], pa.int64())
     named = pa.array([None if each is None else each.statics for each in wanted], pa.int64())
     fields = list(image.type)

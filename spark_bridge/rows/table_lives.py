@@ -1,4 +1,4 @@
-"""The generations of a table: each CREATE begins one, and only the records of the latest one count.
+"""The lives of a table: each CREATE begins one, and only the records of the latest one count.
 
 Records name the table's id and its generation. The generation is greater in each later life of the table, whatever
 its id: an operator may reuse an id (`CREATE TABLE ... WITH ID`). Records of earlier versions have no generation; the
@@ -18,19 +18,19 @@ from schemas.record_properties import TABLE_GENERATION, TABLE_ID
 
 __all__ = ["TableLife", "generation_column", "is_of_life", "life_of", "newest_life"]
 
-# From the beginning of uuids' time to that of Unix, in 100 ns.
+# From the epoch of uuids to that of Unix, in units of 100 ns.
 _UUID_EPOCH: Final = 0x01B21DD213814000
 
 
 class TableLife(NamedTuple):
-    """One life; the generation is None where no record of it names one."""
+    """One life of a table. The generation is None if no record of the life names one."""
 
     table_id: str
     generation: int | None = None
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Orders lives: by generation in microseconds, else by the id's time; ids without a time come first."""
+        """Order of lives: by generation in microseconds, else by the id's time. Ids without a time come first."""
         if self.generation is not None:
             return True, self.generation
         try:
@@ -47,7 +47,7 @@ class TableLife(NamedTuple):
 
 
 def life_of(properties: Mapping[str, str] | None) -> TableLife | None:
-    """The table generation of a record; None if it does not name its table."""
+    """The table life of a record; None if the record does not name its table."""
     if not properties or TABLE_ID not in properties:
         return None
     generation = properties.get(TABLE_GENERATION, "")
@@ -55,7 +55,7 @@ def life_of(properties: Mapping[str, str] | None) -> TableLife | None:
 
 
 def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
-    """The latest one. Where an id has a generation, its time says nothing: it may be a little later than that."""
+    """The latest life. If an id has a generation, the id's own time is ignored, because it may be a little later."""
     known = list(lives)
     named = {each.table_id for each in known if each.generation is not None}
     candidates = [each for each in known if each.generation is not None or each.table_id not in named]
@@ -63,12 +63,15 @@ def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
 
 
 def generation_column() -> Column:
-    """Of raw rows; null where the record names none."""
+    """The generation that a raw row names; null if it names none."""
     return F.expr(f"try_cast(properties['{TABLE_GENERATION}'] AS bigint)")
 
 
 def is_of_life(life: TableLife) -> Column:
-    """True for raw rows of that life. A record without an id, or without a generation, is of a time before the connector names it."""
+    """True for raw rows of that life.
+
+    A row without an id, or without a generation, matches any: it is an earlier one.
+    """
     is_it = F.coalesce(F.col("properties")[TABLE_ID], F.lit(life.table_id)) == life.table_id
     if life.generation is None:
         return is_it

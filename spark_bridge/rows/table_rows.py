@@ -28,10 +28,10 @@ def table_columns(schemas: TopicSchemas) -> list[str]:
 def table_rows(
     rows: DataFrame, schemas: TopicSchemas, numbers: Numbers, kept: Sequence[str] = (), *, shows: str | None = None
 ) -> DataFrame:
-    """The table's rows of what `shown_rows` gave; columns of `rows` that are `kept` stand behind the table's.
+    """Decode the result of `shown_rows` to the table's rows. The columns `kept` of `rows` follow the table's columns.
 
-    `shows`: the name of one more column, true for rows of the table; false for a partition that has neither rows nor static
-    columns, which is left out otherwise.
+    `shows`: name of one more column, which is true for rows of the table, and false for a partition that has neither
+    rows nor static columns. None: such a partition is left out.
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     if not KeyColumns.of(schemas).clustering:
@@ -119,12 +119,12 @@ def _with_static_columns(
 
 
 def _data(*names: str) -> list[Column]:
-    """The bytes of what is decoded under the same name."""
+    """Columns with the undecoded bytes of these columns."""
     return [F.col(each).alias(f"{each}_data") for each in names]
 
 
 def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
-    """Key and value after `try_decode`; what could not be decoded is an error that names the message."""
+    """Key and value after `try_decode`. One that could not be decoded is an error that names the message."""
     place = F.col("place")
     return (
         key.checked(F.col("key"), F.col("key_data"), "key", place, F.col("key_version")).alias("key"),
@@ -133,12 +133,12 @@ def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Colu
 
 
 def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
-    """A table of keys only repeats its key in the value."""
+    """Columns of the value that the key does not have. The value of a table of keys only repeats the key."""
     return [name for name in value.names if name not in key.names]
 
 
 def _living(name: str, struct: str = "value") -> Column:
-    """A value, or null when its time is over."""
+    """The value of a column, or null if it has expired."""
     return F.when(~F.array_contains("gone_columns", name), _field(struct, name))
 
 

@@ -1,6 +1,7 @@
-"""Activity on data topics, counted in this process while the records are read. No session of Spark is needed.
+"""Activity on data topics, counted in this process while the records are read. No Spark session is needed.
 
-`topic_summary` counts the same as a DataFrame. A session takes longer to start than a few minutes of records to read.
+`topic_summary` counts the same on a DataFrame. The start of a Spark session takes longer than reading a few minutes of
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_bridge.topics.options import BridgeOptions
 __all__ = ["TopicActivity", "count_activity"]
 
 _MOST_LAGS: Final = 1 << 20
-"""Of a topic, kept for the percentiles: 8 MiB. When there are more, every second one is dropped."""
+"""Lags of a topic that are kept for the percentiles: 8 MiB. When there are more, every second one is dropped."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class TopicActivity:
     last_us: int = 0
     _lags: pa.Array = field(default_factory=lambda: pa.array([], pa.float64()))
     _step: int = 1
-    """One of so many lags is kept."""
+    """One of every `_step` lags is kept."""
 
     @property
     def updates(self) -> int:
@@ -44,7 +45,7 @@ class TopicActivity:
 
     @property
     def per_second(self) -> float | None:
-        """Records a second between the first and the last one; None where all have the same time."""
+        """Records per second between the first and the last one; None if all have the same time."""
         seconds = (self.last_us - self.first_us) / 1_000_000
         return round(self.records / seconds, 1) if seconds > 0 else None
 
@@ -54,14 +55,14 @@ class TopicActivity:
         return datetime.fromtimestamp(self.last_us / 1_000_000, UTC)
 
     def lag_s(self, share: float) -> float | None:
-        """The lag that this share of the live records does not exceed; None where none has a write time."""
+        """The lag that `share` (0 to 1) of the live records do not exceed; None if no record has a write time."""
         if not len(self._lags):
             return None
         found: float = pc.quantile(self._lags, share, interpolation="higher")[0].as_py()
         return round(found, 3)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count a record batch of the raw contract, at least one record."""
+        """Count a record batch of raw rows. It must have at least one record."""
         published = batch.column("publish_time").cast(pa.int64())
         times = pc.min_max(published).as_py()
         self.first_us = min(self.first_us or times["min"], times["min"])
@@ -81,7 +82,7 @@ class TopicActivity:
 def count_activity(
     options: Mapping[str, str], minutes: float, counted: Callable[[int], None] = lambda records: None
 ) -> list[TopicActivity]:
-    """The activity of each topic that has records of the last so many minutes, the busiest first.
+    """The activity of each topic with records in the last `minutes` minutes, the busiest topic first.
 
     `counted` is called with the number of records after each batch. Raises ConfigError, TopicError,
     PulsarUnreachableError, TopicReadError, DataLossError.

@@ -1,8 +1,8 @@
 """Raw rows to typed rows: Avro is decoded in the JVM by spark-avro's `from_avro`.
 
 Every record is read with the schema version with which it was written, and resolved to the newest version: columns
-that were added later are null in earlier rows, and dropped columns are left out. A column that was dropped and added
-again is both.
+that were added later are null in earlier rows, and dropped columns are left out. If a column was dropped and added
+again, both rules hold: its earlier values are left out, and it is null in these rows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_de
 _DECODED: Final = "__cdc_decoded"
 _DATA: Final = "__cdc_data"
 _AS_WRITTEN: Final = {"datetimeRebaseMode": "CORRECTED"}
-"""Dates before 1582 as they are, whatever Spark's session does for files of Spark 2."""
+"""Dates before 1582 stay as they are. The session's setting, which is about files of Spark 2, does not apply."""
 
 
 class RecordDecoder:
-    """Decodes the keys, or the values, of one topic. Spark refuses the columns by name when spark-avro is not loaded.
+    """Decodes the keys, or the values, of one topic. Spark's error says so when spark-avro is not loaded.
 
-    In steps, each of which belongs in a separate projection, so that Spark decodes a record once and not once for
-    each of its columns: `decode` and `finish`, or `try_decode`, `checked` (or `kept`) and `finish`.
+    The steps are `decode` and `finish`, or `try_decode`, `checked` (or `kept`) and `finish`. Each step belongs in a
+    separate projection, so that Spark decodes a record once, and not once for each of its columns.
     """
 
     def __init__(self, topic: str, schemas: Sequence[tuple[int, AvroRecord]], numbers: Numbers) -> None:
@@ -44,7 +44,7 @@ class RecordDecoder:
 
     @property
     def names(self) -> list[str]:
-        """The record's column names, of the newest schema."""
+        """Column names of the newest schema."""
         return self._columns.names
 
     def decode(self, data: Column, version: Column) -> Column:
@@ -53,7 +53,7 @@ class RecordDecoder:
         return self._by_writer(self._schemas, version, lambda writer: _from_avro(data, writer, reader))
 
     def try_decode(self, data: Column, version: Column) -> Column:
-        """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `checked` knows."""
+        """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `is_corrupt` recognizes."""
         return self._tried(self._schemas, data, version)
 
     def finish(self, record: Column) -> Column:
@@ -61,17 +61,18 @@ class RecordDecoder:
         return self._columns.converted(record)
 
     def checked(self, record: Column, data: Column, what: str, place: Column, version: Column) -> Column:
-        """Between `try_decode` of `data` and `finish`; what could not be decoded fails the query, by its `place` in the topic."""
+        """Step between `try_decode` of `data` and `finish`: bytes that cannot be decoded fail the query, with
+        `place`."""
         return F.when(is_corrupt(record), F.raise_error(self.complaint(data, what, place, version))).otherwise(
             record.dropFields(_DECODED)
         )
 
     def kept(self, record: Column) -> Column:
-        """Between `try_decode` and `finish`; null for what could not be decoded."""
+        """Step between `try_decode` and `finish`: null for bytes that could not be decoded."""
         return F.when(~is_corrupt(record), record.dropFields(_DECODED))
 
     def complaint(self, data: Column, what: str, place: Column, version: Column) -> Column:
-        """Why `data` could not be decoded."""
+        """The error's text: why `data` could not be decoded."""
         message = F.concat(F.lit(f"topic {self._topic}: the {what} of message "), place)
         advice = F.lit(
             "; typed rows go on without it, and show it in the column _corrupt, with the option corruptRows=keep"
@@ -93,7 +94,7 @@ class RecordDecoder:
         newest = schemas[-1][1]
         fields = newest["fields"]
         assert isinstance(fields, list)
-        # A field that no writer knows has its default in every record that could be decoded.
+        # No writer has this field, so it has its default in every record that could be decoded.
         marked = json.dumps({**newest, "fields": [*fields, {"name": _DECODED, "type": "boolean", "default": True}]})
         return self._by_writer(
             schemas,
@@ -126,29 +127,29 @@ class RecordDecoder:
 
 
 def key_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
-    """For keys: the columns of the primary key."""
+    """Decoder of keys: the columns of the primary key."""
     newest = schemas.newest.key
-    # A renamed key column changes no byte, but Avro would search for it by its name.
+    # A renamed key column does not change the bytes, but Avro would search for the new name.
     keys = [(each.version, newest if _types(each.key) == _types(newest) else each.key) for each in schemas.versions]
     return RecordDecoder(schemas.topic, keys, numbers)
 
 
 def value_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
-    """For values: regular columns by name, then static columns by name."""
+    """Decoder of values: regular columns by name, then static columns by name."""
     values = [(each.version, _without(each.value, schemas.dropped_since(each.version))) for each in schemas.versions]
     return RecordDecoder(schemas.topic, values, numbers)
 
 
 def is_corrupt(record: Column) -> Column:
-    """Whether `RecordDecoder.try_decode` could not decode it."""
+    """True for a record that `RecordDecoder.try_decode` could not decode."""
     return record.isNotNull() & record.getField(_DECODED).isNull()
 
 
 def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) -> DataFrame:
-    """The raw contract with `key` as a struct of the primary key and `value` as a struct of the other columns.
+    """The raw rows with `key` as a struct of the primary key, and `value` as a struct of the other columns.
 
     A deleted row has a null `value`. With `corruptRows=keep` there is one more column, `_corrupt`: why a record could
-    not be decoded, with its bytes; without it such a record fails the query by its message id.
+    not be decoded, with its bytes. Otherwise such a record fails the query, and the error names its message id.
     """
     key, value = key_decoder(schemas, options.numbers), value_decoder(schemas, options.numbers)
     version, place = F.col("schema_version"), F.col("message_id")
@@ -188,12 +189,15 @@ def _from_avro(data: Column, writer: str, reader: str) -> Column:
 
 
 def with_times_as_numbers(record: AvroRecord) -> AvroRecord:
-    """`time-micros` as the long it is, as mirrors have it: PySpark 4.2 reads it as its type TIME, which it then does not support."""
+    """The schema with `time-micros` as long, as in mirrors.
+
+    PySpark 4.2 would read it as its type TIME, which it then does not support.
+    """
     return _as_numbers(record, "time-micros")
 
 
 def _as_numbers(record: AvroRecord, logical: str) -> AvroRecord:
-    """A logical type as the long it is."""
+    """The schema with a logical type replaced by long, which is its encoding."""
 
     def plain(each: dict[str, object]) -> dict[str, object]:
         return {"type": "long"} if each.get("logicalType") == logical else each
@@ -203,7 +207,7 @@ def _as_numbers(record: AvroRecord, logical: str) -> AvroRecord:
 
 
 def _without(record: AvroRecord, names: frozenset[str]) -> AvroRecord:
-    """A writer's schema whose fields of these names are read as before, and wanted by no reader."""
+    """A writer's schema in which these fields have names that no reader has: they are read, and then left out."""
     fields = record["fields"]
     assert isinstance(fields, list)
     kept = [

@@ -1,4 +1,5 @@
-"""Timestamps that Cassandra has and Spark cannot hold: Cassandra counts 64 bits of milliseconds, Spark of microseconds."""
+"""Timestamps of Cassandra that Spark cannot hold: both have 64 bits, Cassandra of milliseconds, Spark of
+microseconds."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from spark_bridge.topics.topic_schemas import AvroRecord
 __all__ = ["MOST_MS", "has_times", "unfit_times"]
 
 MOST_MS: Final = (2**63 - 1) // 1_000
-"""Before and after 1970."""
+"""The most milliseconds before and after 1970 that fit Spark's TIMESTAMP."""
 
 
 def has_times(avro_type: AvroType, named: NamedRecords) -> bool:
-    """Whether a type has a timestamp, at any depth."""
+    """Return True if a type has a timestamp, at any depth."""
     match bare_type(avro_type, named):
         case {"logicalType": "timestamp-millis"}:
             return True
@@ -32,14 +33,17 @@ def has_times(avro_type: AvroType, named: NamedRecords) -> bool:
 
 
 def unfit_times(record: Column, schema: AvroRecord) -> Column:
-    """JSON of those of a record whose timestamps are read as numbers; null where there are none. The schema has timestamps."""
-    # so that the record is in the expression once, which may decode it
+    """JSON of the timestamps of a record that do not fit; null if all of them fit.
+
+    `record` has its timestamps as numbers. The schema must have timestamps.
+    """
+    # With this array, the record is in the expression only once: the expression of the record may decode it.
     found = F.transform(F.array(record), lambda each: _unfit(each, schema, named_records(schema)))
     return F.to_json(found.getItem(0), {"ignoreNullFields": "true"})
 
 
 def _unfit(column: Column, avro_type: AvroType, named: NamedRecords) -> Column:
-    """What of a column that has timestamps does not fit, in the column's shape; null without any."""
+    """The timestamps of a column that do not fit, in the structure of the column; null if all of them fit."""
     match bare_type(avro_type, named):
         case {"type": "array", "items": inner}:
             found = F.filter(

@@ -198,14 +198,13 @@ class ChainRules:
             known_us = row.after.changed_us
         if row.is_known:
             return known_us
-        # The row was made and removed within the micro-batch. The writers' clocks may differ, but the removal must not be
-        # earlier than the last record.
+        # The row was made and removed within the micro-batch. The writers' clocks may differ, but the removal must not
+        # be earlier than the last record.
         return max((each for each in (known_us, last_us) if each is not None), default=None)
 
 
 def _by_row(said: Iterable[Said]) -> tuple[Mapping[str, _Row], list[Said]]:
-    """The input about each row, by its identity; and all records, because a row's record may name static columns,
-    too."""
+    """The input about each row, by its identity; and all records, because each may name the static columns."""
     rows, others = defaultdict[str, _Row](_Row), list[Said]()
     for each in said:
         if each.kind == SaidKind.BEFORE:

@@ -61,8 +61,7 @@ class RecordDecoder:
         return self._columns.converted(record)
 
     def checked(self, record: Column, data: Column, what: str, place: Column, version: Column) -> Column:
-        """Step between `try_decode` of `data` and `finish`: bytes that cannot be decoded fail the query, with
-        `place`."""
+        """Step between `try_decode` of `data` and `finish`: undecodable bytes fail the query, with their `place`."""
         return F.when(is_corrupt(record), F.raise_error(self.complaint(data, what, place, version))).otherwise(
             record.dropFields(_DECODED)
         )

@@ -1,5 +1,4 @@
-"""Timestamps of Cassandra that Spark cannot hold: both have 64 bits, Cassandra of milliseconds, Spark of
-microseconds."""
+"""Timestamps of Cassandra that Spark cannot hold: Cassandra's 64 bits are milliseconds, Spark's are microseconds."""
 
 from __future__ import annotations
 

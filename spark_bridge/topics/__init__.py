@@ -1,3 +1,3 @@
-"""Data topics in Pulsar: options, access, positions, ends, schemas."""
+"""Data topics in Pulsar: options, access, positions, schemas."""
 
 import clients.lean_imports  # noqa: F401  # first: Spark starts many Python processes

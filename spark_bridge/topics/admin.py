@@ -1,9 +1,10 @@
-"""Requests to Pulsar's admin service: does the topic exist, where does it end, which schemas has it had.
+"""Requests to Pulsar's admin service: does a topic exist, where does it end, which schemas has it had.
 
-REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, internal-info, messageid, subscription;
-/admin/v2/schemas/{topic}/schemas.
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, internalStats, internal-info, messageid,
+subscription; /admin/v2/schemas/{topic}/schemas.
+
 The admin service is asked because a client's look-up of a missing topic would create it. A broker that does not own the
-topic names the one that does, which is asked then.
+topic redirects the request to its owner.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["PulsarAdmin", "RegisteredSchema"]
 
 
 class RegisteredSchema(TypedDict):
-    """A version of a topic's schema, as the registry answers."""
+    """A version of a topic's schema, as the registry returns it."""
 
     version: int
     type: str
@@ -42,13 +43,16 @@ class RegisteredSchema(TypedDict):
 
 
 class PulsarAdmin(AdminClient[httpx.Response]):
-    """Questions about the topics that the options name; owns its HTTP connections. Raises PulsarUnreachableError and TopicError."""
+    """Requests about the topics that the options name. Owns its HTTP connections.
+
+    Raises PulsarUnreachableError and TopicError.
+    """
 
     _not_sent: ClassVar = (RedirectError, httpx.InvalidURL)
     _unanswered: ClassVar = (httpx.TransportError,)
 
     def __init__(self, options: BridgeOptions, *, patience_s: float = 5.0) -> None:
-        """`patience_s`: for how long a service that does not answer is asked again."""
+        """`patience_s`: for how long a request is retried while the service does not answer."""
         self._options = options
         self._topics = options.topic_names
         self._pattern = options.topics_pattern
@@ -57,7 +61,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         self._http = httpx.Client(
             base_url=f"{options.admin_url}/admin/v2",
             headers=dict(http_headers(options, patience_s=patience_s)),
-            # without https no certificates are loaded: that takes longer than to ask
+            # Without https, no certificates are loaded: this would take longer than the request.
             verify=verification(options)
             if _is_encrypted(options.admin_url)
             else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -74,7 +78,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             self._encrypted.close()
 
     def topics(self) -> list[str]:
-        """The topics that the options name; with a pattern, those that there are now, by name."""
+        """The topics that the options name. With a pattern: the existing topics that match, by name."""
         if self._pattern is None:
             return list(self._topics)
         namespace, name = self._pattern.rsplit("/", 1)
@@ -83,16 +87,16 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return sorted(each for each in names if wanted.fullmatch(each.rsplit("/", 1)[1]))
 
     def topic_partitions(self) -> list[str]:
-        """Names of the topics' partitions in order; the topic itself when it has none."""
+        """Names of the topics' partitions, in order. A topic without partitions counts as its only partition."""
         return [each for topic in self.topics() for each in self.partitions_of(topic)]
 
     def last_position(self, topic: str) -> Position:
-        """The last entry of a topic partition; an entry of -1 when there is nothing in it."""
+        """Position of the last entry of a topic partition; with entry -1 if the topic partition is empty."""
         answer = self._of_partition(topic, "lastMessageId")
         return BEGINNING if answer is None else _position(answer)
 
     def position_before(self, topic: str, time_ms: int) -> Position:
-        """The entry before the first one that was published at this time or later; the last one when there is none."""
+        """Position before the first entry that was published at this time or later; the last entry if there is none."""
         answer = self._of_partition(topic, f"messageid/{time_ms}")
         if answer is None:
             return BEGINNING
@@ -104,7 +108,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return self.storage(topic)[0]
 
     def storage(self, topic: str) -> tuple[list[Ledger], Mapping[str, Position]]:
-        """The ledgers of a topic partition, and how far each durable subscription has acknowledged all."""
+        """The ledgers of a topic partition, and the position up to which each durable subscription acknowledged all."""
         answer = self._of_partition(topic, "internalStats") or {"ledgers": [], "cursors": {}}
         ledgers = [
             Ledger(
@@ -114,22 +118,22 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             )
             for each in answer["ledgers"]
         ]
-        if ledgers and not ledgers[-1].entries:  # the one that is written to
+        if ledgers and not ledgers[-1].entries:  # the ledger that is being written has its numbers elsewhere
             ledgers[-1] = replace(
                 ledgers[-1],
                 entries=answer["currentLedgerEntries"],
                 size_bytes=answer["currentLedgerSize"],
             )
         cursors = answer["cursors"].items()
-        # A cursor has the name of its subscription, encoded by Java's URLEncoder.
+        # The name of a cursor is that of its subscription, encoded by Java's URLEncoder.
         return ledgers, {unquote_plus(name): Position.parse(str(each["markDeletePosition"])) for name, each in cursors}
 
     def of_topic(self, topic: str) -> None:
-        """Raises TopicError when a topic without partitions does not exist."""
+        """Raise TopicError if a topic without partitions does not exist."""
         self._of(topic, "stats")
 
     def partitions_of(self, topic: str) -> list[str]:
-        """Names of any topic's partitions in order; the topic itself when it has none. Raises TopicError."""
+        """Names of the partitions of any topic, in order; the topic itself if it has none. Raises TopicError."""
         count = self.partitions(topic)
         return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
 
@@ -144,9 +148,10 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return names
 
     def waiting_dead_letters(self, topic: str, most: int) -> Iterator[tuple[str, Position] | None]:
-        """The places of the events that are dead letters: topic partition and position. None: not known of all.
+        """Topic partition and position of each event that is a dead letter. None: the place of an event is not known.
 
-        `most`: of each partition. A broker that makes topics by itself may make them with partitions.
+        If a partition of `topic` has more than `most` dead letters, it gives None only. `topic` may have partitions if
+        the broker creates topics automatically.
         """
         for each in self.existing_partitions(topic):
             yield from self._waiting_of(each, most)
@@ -166,16 +171,20 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             yield _letter_place(response) if response.is_success else None
 
     def creation(self, topic: str) -> str | None:
-        """When a topic partition was made, as text: another one of this name has another. None: Pulsar does not return it."""
+        """When a topic partition was created, as text; None if Pulsar does not return it.
+
+        A later topic partition of the same name has another creation.
+        """
         response = self._request("GET", topic, "internal-info")
         created = response.json().get("creationDate") if response.is_success and response.content else None
         return None if created is None else str(created)
 
     def keep_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        """Acknowledge what stands before a position that was read; the subscription is made if it is not there.
+        """Acknowledge all entries before a position that was read. Create the subscription if it does not exist.
 
-        The position's own entry stays unacknowledged, so that Pulsar keeps its ledger. Pulsar deletes a closed ledger when all of
-        it is acknowledged, and moves the subscription to the next one. A message TTL leaves the same state, but with a loss.
+        The position's own entry stays unacknowledged, so that Pulsar keeps its ledger. Otherwise, Pulsar would delete a
+        closed ledger whose entries are all acknowledged, and move the subscription to the next one. A message TTL
+        leaves the same state, but with a loss.
         """
         self.make_subscription(topic, subscription)
         if position == BEGINNING:
@@ -193,7 +202,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return found
 
     def set_property(self, topic: str, name: str, value: str) -> None:
-        """Note something of a topic, beside what was noted before."""
+        """Set a property of a topic. Its other properties stay."""
         self._call("PUT", topic, f"{topic_path(topic)}/properties", {name: value})
 
     def schemas(self, topic: str) -> list[RegisteredSchema]:
@@ -201,7 +210,10 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return list(self._json(topic, f"/schemas/{rest_path(topic)}/schemas")["getSchemaResponses"])
 
     def _of_partition(self, topic: str, what: str) -> Any:
-        """None for a partition of a topic that has no data: the broker deletes it when it is idle, with a 404."""
+        """The answer about a topic or a topic partition.
+
+        None for a 404 about a partition: the broker deletes a partition that is empty and idle.
+        """
         try:
             return self._of(topic, what)
         except TopicError:
@@ -210,14 +222,14 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             return None
 
     def _request(self, method: str, topic: str, what: str, body: object = None) -> httpx.Response:
-        """The answer about a topic, whether it is a success or not."""
+        """The answer about a topic, also if it is no success."""
         return self._sent(method, topic, f"{topic_path(topic)}/{what}", body)
 
     def _sender(self, method: str, body: object) -> Callable[[str], httpx.Response]:
         return lambda address: self._client(address).request(method, address, json=body)
 
     def _answer(self, method: str, path: str, body: object) -> httpx.Response:
-        """Asked again while nobody answers or the broker is starting or handing the topic over."""
+        """The answer. The request is retried while nobody answers, or the broker starts or hands the topic over."""
         return patiently(lambda: super(PulsarAdmin, self)._answer(method, path, body), self._patience_s)
 
     def _failure(self, topic: str, reason: str) -> PulsarUnreachableError:
@@ -226,7 +238,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
     def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:
         reason = reason_of(answer) or f"HTTP {answer.status_code}"
         if answer.status_code == httpx.codes.CONFLICT and method == "PUT":
-            return  # it is there
+            return  # it exists already
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise TopicError(topic, f"does not exist ({reason}); create it or check the option topic")
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
@@ -237,7 +249,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             raise PulsarUnreachableError(self._url, f"answers {answer.status_code} to {path} ({reason})")
 
     def _client(self, address: str) -> httpx.Client:
-        """Another one where an admin service in the clear redirects to an encrypted one."""
+        """The HTTP client for an address. A redirect from an unencrypted to an encrypted address needs a second one."""
         if _is_encrypted(self._url) or not _is_encrypted(address):
             return self._http
         if self._encrypted is None:
@@ -264,7 +276,7 @@ def _position(message_id: Mapping[str, int]) -> Position:
 
 
 def _letter_place(response: httpx.Response) -> tuple[str, Position] | None:
-    """By the properties of a dead letter, which the admin service puts into headers."""
+    """The place of an event by the properties of its dead letter, which the admin service returns as headers."""
     found = {name.lower(): value for name, value in response.headers.items()}
     try:
         properties: Mapping[str, str] = json.loads(found.get("x-pulsar-property", "{}"))

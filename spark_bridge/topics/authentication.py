@@ -18,7 +18,7 @@ __all__ = ["client_authentication", "ended", "http_certificate", "http_headers",
 
 
 def client_authentication(options: BridgeOptions) -> pulsar.Authentication | None:
-    """For the broker; None without authentication. Raises ConfigError."""
+    """Authentication for the client of the broker; None without authentication. Raises ConfigError."""
     auth = _auth(options)
     match auth.kind:
         case "":
@@ -29,16 +29,16 @@ def client_authentication(options: BridgeOptions) -> pulsar.Authentication | Non
             return pulsar.AuthenticationTLS(*auth.certificate())
         case "oauth2":
             credentials = auth.client_credentials()
-            credentials.key()  # of a wrong one the client says no more than that it cannot authenticate
+            credentials.key()  # checked here, because the client only says of a wrong key that it cannot authenticate
             return pulsar.AuthenticationOauth2(credentials.params)
         case _:
             return pulsar.AuthenticationBasic(*auth.user())
 
 
 def http_headers(options: BridgeOptions, *, patience_s: float = 0.0) -> Mapping[str, str]:
-    """For the admin service. `patience_s`: for how long an issuer of tokens that does not answer is asked again.
+    """HTTP headers for the admin service. `patience_s`: how long to retry while an issuer of tokens does not answer.
 
-    Raises ConfigError; PulsarUnreachableError when the issuer gives no token.
+    Raises ConfigError, and PulsarUnreachableError if the issuer gives no token.
     """
     auth = _auth(options, patience_s)
     if auth.kind == "token":
@@ -47,7 +47,7 @@ def http_headers(options: BridgeOptions, *, patience_s: float = 0.0) -> Mapping[
 
 
 def ended(options: BridgeOptions) -> str | None:
-    """When the token has ended, as text; None for one that has not, and without one."""
+    """When the token expired, as text; None if it has not expired, or if there is no token."""
     return _auth(options).ended()
 
 
@@ -58,7 +58,10 @@ def http_certificate(options: BridgeOptions) -> tuple[str, str] | None:
 
 
 def verification(options: BridgeOptions) -> ssl.SSLContext:
-    """Whom to trust, and the certificate to show, of connections that are not the client library's. Raises ConfigError."""
+    """TLS settings for connections that are not the client library's: trusted certificates, and the own certificate.
+
+    Raises ConfigError.
+    """
     context = tls_context(
         "tlsTrustCertsFilePath",
         options.tls_trust_certs_file_path,

@@ -1,8 +1,9 @@
 """A connection to a broker in Pulsar's binary protocol: log-in, look-up, requests with one answer.
 
-pulsar-client cannot publish records with a key schema: it sets neither their properties nor the flags of key and null value
-(and Pulsar's Java client would have to be on the class path of every executor). The protocol is described at
-https://pulsar.apache.org/docs/next/developing-binary-protocol and in Pulsar's PulsarApi.proto. One thread at a time.
+pulsar-client cannot publish records with a key schema: it sets neither the schema's properties nor the flags of key and
+null value. (Pulsar's Java client would have to be on the class path of every executor.) The protocol is described at
+https://pulsar.apache.org/docs/next/developing-binary-protocol and in Pulsar's PulsarApi.proto. A connection is for one
+thread at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _REDIRECT, _CONNECT, _FAILED = 0, 1, 2
 
 
 class Command(IntEnum):
-    """`BaseCommand.Type`: also the number of the field that holds the command."""
+    """`BaseCommand.Type`. Each value is also the number of the field that holds the command."""
 
     CONNECT = 2
     CONNECTED = 3
@@ -63,10 +64,13 @@ class BrokerRefusedError(Exception):
 
 
 class BrokerConnection:
-    """Logged in when it is made. Every method raises OSError when the connection is lost, ValueError for what is no frame."""
+    """A connection that is logged in when it is made.
+
+    Every method raises OSError when the connection is lost, and ValueError for data that is not a frame.
+    """
 
     def __init__(self, options: BridgeOptions, address: str, broker: str | None = None) -> None:
-        """`address`: pulsar://host:port. `broker`: whom a proxy at that address should connect to.
+        """`address`: pulsar://host:port. `broker`: the broker to which a proxy at that address should connect.
 
         Raises BrokerRefusedError, ConfigError.
         """
@@ -90,27 +94,33 @@ class BrokerConnection:
         self.max_message_bytes = first_int(answer, 3, 5 << 20)
 
     def close(self) -> None:
-        """The broker closes what belongs to it."""
+        """Close the connection. The broker then closes the producers that belong to it."""
         self._socket.close()
 
     def ask(self, command: Command, *fields: tuple[int, int | str | bytes | None], request_field: int) -> Fields:
-        """The answer to a command that carries a request's number in `request_field`. Raises BrokerRefusedError."""
+        """Send a command with its request number in field `request_field`, and return the answer.
+
+        Raises BrokerRefusedError.
+        """
         self._requests += 1
         self.write(command, encoded(*fields, (request_field, self._requests)))
         while True:
             kind, answer = self.read(self._timeout_s)
             if kind is Command.PRODUCER_SUCCESS and not first_int(answer, 6, 1):
-                continue  # it waits for its turn
+                continue  # the producer is not ready: it waits until another one ends
             if kind in (Command.SUCCESS, Command.PRODUCER_SUCCESS, Command.LOOKUP_RESPONSE):
                 return answer
 
     def write(self, command: Command, body: bytes, payload: bytes = b"") -> None:
-        """One frame: a command, and for SEND what follows it."""
+        """Write one frame: a command, and for SEND the metadata and payload after it."""
         head = encoded((1, int(command)), (int(command), body))
         self._socket.sendall(struct.pack(">II", 4 + len(head) + len(payload), len(head)) + head + payload)
 
     def read(self, timeout_s: float) -> tuple[Command, Fields]:
-        """The next command that is meant for the caller. Raises BrokerRefusedError for ERROR, TimeoutError when none comes."""
+        """The next command for the caller.
+
+        Raises BrokerRefusedError for ERROR, and TimeoutError if none comes in time.
+        """
         ends_at = time.monotonic() + timeout_s
         while True:
             found = self._next(max(0.0, ends_at - time.monotonic()))
@@ -129,12 +139,12 @@ class BrokerConnection:
                 case Command.ERROR:
                     raise BrokerRefusedError(first_int(fields, 2), first_text(fields, 3))
                 case None:
-                    pass  # of no interest here, or of a later version
+                    pass  # a command that is not needed here, or of a later version
                 case _:
                     return kind, fields
 
     def has_more(self) -> bool:
-        """Whether the broker has said something that was not read yet."""
+        """True when data of the broker has arrived that was not read yet."""
         if len(self._received) >= 4 or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return True
         return bool(select.select([self._socket], [], [], 0)[0])
@@ -205,7 +215,7 @@ def _command(frame: bytes) -> tuple[Command | None, Fields]:
 
 
 def _opened(options: BridgeOptions, address: str) -> socket.socket:
-    """Of several hosts (`pulsar://a:6650,b:6650`) the first that answers. Raises OSError."""
+    """A socket to the first host that accepts a connection, of several (`pulsar://a:6650,b:6650`). Raises OSError."""
     scheme, _, hosts = address.partition("://")
     timeout_s = min(10, options.operation_timeout_seconds)
     refused: OSError = ConnectionRefusedError(f"{address} names no host")
@@ -231,7 +241,7 @@ def _opened(options: BridgeOptions, address: str) -> socket.socket:
 
 
 def _credentials(options: BridgeOptions) -> tuple[str | None, bytes | None]:
-    """The name of the method and its data, which is the same as in the header for the admin service."""
+    """Name and data of the authentication method. The data is the same as in the header for the admin service."""
     header = http_headers(options, patience_s=5).get("Authorization", "")
     kind, _, text = header.partition(" ")
     if kind == "Bearer":

@@ -1,4 +1,4 @@
-"""TopicClearings: reads what the connector published about truncations and drops of one table. It needs no Spark.
+"""TopicClearings: reads the truncations and drops of one table that the connector published. It needs no Spark.
 
 The records are JSON, on the topic of schema changes (docs/records.md, "When a table is truncated"). Other records of that
 topic are skipped.
@@ -30,9 +30,9 @@ _REFUSALS: Final = (pulsar.AuthenticationError, pulsar.AuthorizationError)
 
 
 class TopicClearings:
-    """Follows the clearings of the options' one topic. Owns its connections; for one thread at a time.
+    """Follows the clearings of the options' one topic. If the topic of schema changes does not exist, there are none.
 
-    Where the topic of schema changes does not exist there is nothing to follow.
+    It owns its connections, and is for one thread at a time.
     """
 
     def __init__(self, options: BridgeOptions) -> None:
@@ -50,7 +50,7 @@ class TopicClearings:
         self._close()
 
     def read(self) -> tuple[TableClearing, ...]:
-        """All that are on the topic now, in its order. Raises PulsarUnreachableError."""
+        """All clearings that are on the topic now, in its order. Raises PulsarUnreachableError."""
         if self._topic is None or self._is_refused:
             return ()
         try:
@@ -88,7 +88,7 @@ class TopicClearings:
                 while reader.has_message_available():
                     self._take(bytes(reader.read_next(timeout_millis=_READ_MS).data()))
         except pulsar.PulsarException:
-            self._close()  # what was read is read again by the next attempt
+            self._close()  # the next attempt reads the topic from its beginning
             raise
 
     def _open(self) -> None:

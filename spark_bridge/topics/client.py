@@ -16,7 +16,7 @@ def open_client(options: BridgeOptions) -> pulsar.Client:
     """A client for the broker; the caller closes it. Raises ConfigError."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     if options.auth_plugin_class_name == OAUTH2_PLUGIN:
-        # Clients before 3.13 write what they send to an issuer that refuses it: the secret.
+        # Clients before 3.13 log the request that an issuer refuses, and so the secret.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     return pulsar.Client(
         options.service_url,

@@ -31,24 +31,24 @@ _READ_MS: Final = 5_000
 
 
 class GapsTopic:
-    """The topic of the options' `eventsTopicPrefix`. Each call opens its own connections; for one thread."""
+    """The gaps topic of the options' `eventsTopicPrefix`. Each call opens its own connections. For one thread."""
 
     def __init__(self, options: BridgeOptions) -> None:
         self._options: Final = options
         self.name: Final = gaps_topic(options.events_topic_prefix)
-        # How many messages that are not gap records the last `open_gaps` found.
+        # Number of messages that the last `open_gaps` found and that are not gap records.
         self.foreign_messages = 0
 
     def open_gaps(self) -> list[GapRecord]:
         """The gaps that no record has closed, and that no operator has acknowledged on the connector's subscription.
 
-        Empty when the topic does not exist: then no agent has reported a gap. Raises PulsarUnreachableError.
+        Empty if the topic does not exist, because then no agent has reported a gap. Raises PulsarUnreachableError.
         """
         self.foreign_messages = 0
         return open_gaps(self._records())
 
     def close(self, gaps: Iterable[GapRecord], outcome: str) -> None:
-        """Publish a closing record for each gap; the broker has all of them when this returns. Raises EventSendError."""
+        """Publish a closing record for each gap, and wait until the broker has stored them. Raises EventSendError."""
         closed_ms = int(time.time() * 1000)
         with closing(open_client(self._options)) as client:
             try:

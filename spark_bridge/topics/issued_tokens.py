@@ -1,4 +1,4 @@
-"""Tokens of OAuth2 for the admin service. The broker's client asks the issuer for its own."""
+"""OAuth2 tokens for the admin service. The client of the broker asks the issuer for its own tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["admin_token"]
 
 _TRUSTED: Final = "tlsTrustCertsFilePath"
 
-# Each micro-batch asks the admin service anew, and issuers count, or charge for, each token.
+# Tokens are kept: each micro-batch sends requests to the admin service, and issuers count, or charge for, each token.
 _lock: Final = threading.Lock()
 _kept: Final[TLRUCache[tuple[ClientCredentials, str | None], IssuedToken]] = TLRUCache(
     maxsize=64, ttu=lambda asked, token, now: now + token.usable_s, timer=time.monotonic
@@ -29,9 +29,10 @@ _kept: Final[TLRUCache[tuple[ClientCredentials, str | None], IssuedToken]] = TLR
 
 
 def admin_token(options: BridgeOptions, patience_s: float, credentials: ClientCredentials) -> IssuedToken:
-    """A token for the admin service: one for this process until shortly before it ends.
+    """A token for the admin service. This process keeps a token until shortly before it expires.
 
-    `patience_s`: for how long an issuer that does not answer is asked again. Raises ConfigError, PulsarUnreachableError.
+    `patience_s`: for how long the request is retried while the issuer does not answer. Raises ConfigError,
+    PulsarUnreachableError.
     """
     place = (credentials, options.tls_trust_certs_file_path)
     with _lock:

@@ -1,8 +1,10 @@
-"""Publishes records with an Avro key and an Avro value (KEY_VALUE, SEPARATED) to one topic partition, each once.
+"""Publishes records with an Avro key and an Avro value (KEY_VALUE, SEPARATED) to one topic partition, each exactly
+once.
 
-A record has a number, which grows within the partition. The broker remembers the highest of each producer name and sends it to
-a producer that connects: what is at or below it was taken before and is not sent again. So a batch need not be the same after a
-restart. This needs the topic's de-duplication; without it the broker sends -1, and records may come twice.
+Each record has a number, which grows within the partition. The broker remembers the highest number of each producer
+name, and sends it to a producer that connects. Records up to this number were taken before, and are not sent again. So
+the batches after a restart may differ from those before it. This needs the topic's de-duplication. Without it, the
+broker sends -1, and records may be published twice.
 
 The producer is the only one of its topic partition (exclusive access).
 """
@@ -43,8 +45,10 @@ _KEY_VALUE: Final = 15
 _EXCLUSIVE: Final = 1
 _BACKOFF: Final = Backoff(0.2, 2)
 _PASSING: Final = frozenset({0, 1, 2, 6, 7, 14, 16, 25})
-"""Codes of `ServerError` that may pass: of a broker that starts or hands the topic over, and of a producer that is still there
-because the broker has not seen its end."""
+"""Codes of `ServerError` that are worth a retry.
+
+The broker starts, or hands the topic over, or has not noticed yet that an earlier producer has ended.
+"""
 _HELD: Final = (16, 25)
 _NOT_KNOWN: Final = 3
 _NOT_ALLOWED: Final = 4
@@ -52,18 +56,18 @@ _NOT_ALLOWED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSchema:
-    """JSON texts of an Avro key and value."""
+    """JSON texts of the Avro schemas of key and value."""
 
     key: str
     value: str
 
     @classmethod
     def of(cls, key: Mapping[str, object], value: Mapping[str, object]) -> KeyValueSchema:
-        """Of parsed Avro records; the same text for the same schema, so that the registry knows it again."""
+        """The texts of parsed schemas. The same schema gives the same text, so that the registry recognizes it."""
         return cls(*[json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in (key, value)])
 
     def encoded(self) -> bytes:
-        """As the registry takes it (`Schema` of PulsarApi.proto)."""
+        """The schema as `Schema` of PulsarApi.proto, for the registry."""
         parts = [each.encode() for each in (self.key, self.value)]
         data = b"".join(struct.pack(">I", len(each)) + each for each in parts)
         properties = {
@@ -80,7 +84,7 @@ class KeyValueSchema:
 
 
 class KeyedRecord(NamedTuple):
-    """`value` None: the key has no row. `event_time_ms`: milliseconds since the epoch."""
+    """A record to publish. `value` is None if the key has no row. `event_time_ms`: milliseconds since the epoch."""
 
     number: int
     key: bytes
@@ -110,10 +114,17 @@ class _Batch:
 
 
 class KeyedProducer:
-    """Use it in a `with`: leaving it without an error waits until all is stored. Raises PublishError, ConfigError."""
+    """Publishes records. Use it in a `with` block: if the block ends without an error, its end waits until all is
+    stored.
+
+    Raises PublishError, ConfigError.
+    """
 
     def __init__(self, options: BridgeOptions, topic: str, name: str, schema: KeyValueSchema) -> None:
-        """`topic`: a topic partition, which exists. `name`: of the producer; the same after a restart."""
+        """`topic`: an existing topic partition.
+
+        `name`: name of the producer, which must be the same after a restart.
+        """
         self._options = options
         self._topic = topic
         self._name = name
@@ -124,7 +135,7 @@ class KeyedProducer:
         self._pending: deque[_Batch] = deque()
         self.sent = 0
         self.last_number = self._patiently(self._connect)
-        """The highest number that the broker took before; -1: none, or the topic has no de-duplication."""
+        """The highest number that the broker took before; -1 if there is none, or without de-duplication."""
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +148,10 @@ class KeyedProducer:
             self.close()
 
     def send(self, record: KeyedRecord) -> None:
-        """In the order of their numbers; what the broker took before is not sent again."""
+        """Send a record.
+
+        Records must come in the order of their numbers. Those that the broker took before are skipped.
+        """
         if record.number <= self.last_number:
             return
         if self._batch.records and (
@@ -149,7 +163,7 @@ class KeyedProducer:
         self.sent += 1
 
     def flush(self) -> None:
-        """All that was sent is stored when this returns."""
+        """Wait until all sent records are stored."""
         self._send_batch()
         self._patiently(lambda: self._await_receipts(0))
 
@@ -169,7 +183,7 @@ class KeyedProducer:
         def go_on() -> None:
             nonlocal is_written
             if self._connection is None:
-                self._connect()  # which sends all that is pending
+                self._connect()  # this sends all pending batches
             elif not is_written:
                 self._write(batch)
             is_written = True
@@ -178,10 +192,11 @@ class KeyedProducer:
         self._patiently(go_on)
 
     def _connect(self) -> int:
-        """Answers the highest number that the broker has taken. All that is pending is sent again.
+        """Connect, and send all pending batches again. Return the highest number that the broker has taken.
 
-        The broker may have taken a batch and not stored it yet, and may fail to. So each batch waits for a receipt: of one that it
-        has stored the broker sends it at once, and of one that is on its way to the bookies it sends an error that passes.
+        The broker may have taken a batch that it has not stored yet, and may fail to store it. So each batch waits for
+        a receipt. For a stored batch, the broker sends the receipt at once. For a batch that is on its way to the
+        bookies, it sends an error that is worth a retry.
         """
         connection = connection_of_topic(self._options, self._topic)
         try:
@@ -211,7 +226,7 @@ class KeyedProducer:
         self._connection.write(Command.SEND, command, struct.pack(">I", len(metadata)) + metadata + bytes(batch.data))
 
     def _await_receipts(self, most: int) -> None:
-        """Until no more than so many batches are without a receipt; those that have come are always taken."""
+        """Wait until at most `most` batches are without a receipt. Receipts that have arrived are always taken."""
         if self._connection is None:
             self._connect()
         assert self._connection is not None
@@ -229,7 +244,10 @@ class KeyedProducer:
                     pass
 
     def _patiently(self, act: Callable[[], _Answer]) -> _Answer:
-        """Again with a new connection, for as long as a broker may take to start. Raises PublishError."""
+        """Return the result of `act`. On an error, retry it with a new connection until the operation timeout.
+
+        Raises PublishError.
+        """
 
         def attempt() -> _Answer:
             try:
@@ -264,7 +282,10 @@ class KeyedProducer:
             self._connection = None
 
     def close(self) -> None:
-        """What was not flushed may be lost. So that the broker lets the next one in at once; a lost connection says it, too."""
+        """Close the producer. Records that were not flushed may be lost.
+
+        The broker is told, so that it accepts the next producer at once. It also notices a lost connection.
+        """
         if self._connection is not None:
             with suppress(OSError, ValueError, BrokerRefusedError):
                 self._connection.ask(Command.CLOSE_PRODUCER, (1, 1), request_field=2)
@@ -292,6 +313,9 @@ def _refusal(error: BrokerRefusedError, options: BridgeOptions) -> str:
 
 
 def register_schema(options: BridgeOptions, topic: str, name: str, schema: KeyValueSchema) -> None:
-    """Give a topic partition's topic a schema, if it has not got it. Raises PublishError, ConfigError."""
+    """Register the schema for the topic of a topic partition, if it is not registered.
+
+    Raises PublishError, ConfigError.
+    """
     with KeyedProducer(options, topic, name, schema):
         pass

@@ -28,7 +28,10 @@ _PLUGINS: Final = (TOKEN_PLUGIN, TLS_PLUGIN, BASIC_PLUGIN, OAUTH2_PLUGIN)
 
 
 class BridgeOptions(BaseModel):
-    """How to reach a data topic and what to read of it. Names in Spark are the camel case of these fields."""
+    """How to reach a data topic, and what to read from it.
+
+    In Spark, the options' names are these fields in camel case.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
@@ -98,12 +101,15 @@ class BridgeOptions(BaseModel):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The full names of the topics that are named; empty with a pattern."""
+        """The full names of the topics in the options; empty with a pattern."""
         return tuple((self.topics or self.topic or "").split(",")) if self.topics_pattern is None else ()
 
     @property
     def only_topic(self) -> str:
-        """The one topic that typed columns and tables need. Raises ConfigError where the options name several."""
+        """The one topic, which typed columns and tables need.
+
+        Raises ConfigError unless the options name exactly one.
+        """
         if len(self.topic_names) != 1:
             reason = (
                 "must name the one topic whose schema gives the columns; raw rows alone may come from several topics"
@@ -113,18 +119,18 @@ class BridgeOptions(BaseModel):
 
     @property
     def clearings_topic(self) -> str | None:
-        """The full name of the topic that has truncations and drops; None: they are not followed."""
+        """The full name of the topic with truncations and drops; None if they are not followed."""
         if self.schema_changes_topic is None:
             return full_topic_name(f"{self.events_topic_prefix}schema-changes")
         return None if self.schema_changes_topic.lower() == "none" else full_topic_name(self.schema_changes_topic)
 
     @property
     def is_limited(self) -> bool:
-        """Whether a micro-batch may be smaller than all there is."""
+        """True when the size of a micro-batch is limited."""
         return self.max_rows_per_trigger is not None or self.max_bytes_per_trigger is not None
 
     def as_texts(self) -> dict[str, str]:
-        """The options that are given, as Spark takes them: secrets in the clear."""
+        """The given options as text, for Spark. Secrets are in clear text."""
         given = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         if self.auth_params is not None:
             given["authParams"] = self.auth_params.get_secret_value()
@@ -135,7 +141,7 @@ class BridgeOptions(BaseModel):
         return self.model_copy(update={"topic": topic, "topics": None, "topics_pattern": None})
 
     def of_whole_topic(self, topic: str) -> BridgeOptions:
-        """The same options for all records of one topic, whatever they say of the records of another one."""
+        """The same options for one topic and all of its records: starting and ending offsets are replaced."""
         whole = {"starting_offsets": "earliest", "ending_offsets": "latest"}
         return self.of_topic(topic).model_copy(update=whole)
 
@@ -208,17 +214,17 @@ def _reason(kind: str, message: str) -> str:
 
 
 def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Options as Spark wants them: values as text."""
+    """Options with their values as text, as Spark needs them."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
 def batch_options(options: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Options of a stream for a read that ends, as text: without limits of micro-batches and the checkpoint."""
+    """Options for a batch read, as text: without those that only streams have (micro-batch limits, checkpoint)."""
     return {name: each for name, each in option_texts(options).items() if name.lower() not in _OF_STREAMS}
 
 
 def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
-    """The errors of options that do not fit together."""
+    """Problems of options that do not fit together."""
     given = [name for name in ("topic", "topics", "topicsPattern") if name in known]
     limits = [name for name in ("maxRowsPerTrigger", "maxBytesPerTrigger") if name in known]
     problems = []
@@ -239,7 +245,7 @@ def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
 
 
 def _has_admission_control() -> bool:
-    # `cdc status` and `cdc resolved` reach Pulsar by these options, where no PySpark is installed.
+    # Imported here, because `cdc status` and `cdc resolved` use these options where PySpark may not be installed.
     from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
 
     return HAS_ADMISSION_CONTROL

@@ -1,4 +1,4 @@
-"""Asking a service again while it does not answer, or is starting."""
+"""Retries of requests to a service that does not answer, or is starting."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BACKOFF: Final = Backoff(0.1, 2)
 
 
 def patiently(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
-    """The answer of `ask`, which is called for so long while nobody answers or the answer is a 5xx; the last one then.
+    """Call `ask` until it returns an answer that is no 5xx, but no longer than `patience_s`. Return its last answer.
 
-    Raises httpx.TransportError and RedirectError as the last call of `ask` did.
+    Raises httpx.TransportError or RedirectError if the last call of `ask` raised it.
     """
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_delay(patience_s),

@@ -2,8 +2,8 @@
 
 An offset is `{"<topic partition>": "<ledger>:<entry>@<creation>"}`; ranges are (start, end]. An entry is a whole
 batch of messages, so no batch index is needed: a range never cuts a batch. The creation is when Pulsar created the
-topic partition, because a position means nothing for another topic partition of the same name. Offsets of earlier
-versions have no creation, nor do those of a Pulsar that does not return it.
+topic partition: a position is not valid in a later topic partition of the same name. Offsets of earlier versions have
+no creation. Neither have those of a Pulsar that does not return it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """An entry of a topic partition; ordered as the topic is."""
+    """An entry of a topic partition. Positions are ordered as the entries of the topic partition."""
 
     ledger: int
     entry: int
@@ -53,9 +53,9 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """`ledger:entry`, or a message id `ledger:entry:partition`; a `>` before it and an `@creation` behind it change nothing.
+        """Parse `ledger:entry`, or a message id `ledger:entry:partition`. Raises ValueError.
 
-        Raises ValueError.
+        A `>` before it and an `@creation` after it are allowed and ignored.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
@@ -64,11 +64,14 @@ class Position:
 
     @classmethod
     def of_offset(cls, offset: object) -> Position:
-        """Of a checkpoint: a text that `parse` takes, or the bytes of a message id. Raises ValueError."""
+        """The position in an offset of a checkpoint: text for `parse`, or the bytes of a message id.
+
+        Raises ValueError.
+        """
         if isinstance(offset, str):
             return cls.parse(offset)
         if isinstance(offset, list) and all(isinstance(each, int) for each in offset):
-            # bytes that end too early, or without these fields, are no message id
+            # LookupError: the bytes end too early, or lack these fields, and so are no message id
             with suppress(LookupError):
                 fields = dict(message_id_fields(bytes(each & 0xFF for each in offset)))
                 return cls(_signed(fields[_LEDGER]), _signed(fields[_ENTRY]))
@@ -76,9 +79,10 @@ class Position:
 
 
 def message_id_fields(data: bytes) -> Iterator[tuple[int, int]]:
-    """Numbers and values of the fields of a serialized message id (MessageIdData of Pulsar's protocol: varints).
+    """Yield number and value of each field of a serialized message id (MessageIdData of Pulsar's protocol: varints).
 
-    The id of a message in chunks ends with a field 7 that holds another id: its length comes as value, then its fields.
+    The id of a message in chunks ends with field 7, which holds another id. Its length is yielded as the value of field
+    7, and then its fields follow.
     """
     at = 0
     while at < len(data):
@@ -105,29 +109,32 @@ def _signed(value: int) -> int:
 BEGINNING: Final = Position(-1, -1)
 
 Offset = dict[str, str]
-"""As Spark keeps it: positions as text by topic partition."""
+"""An offset as Spark keeps it: positions as text by topic partition."""
 
 
 def offset_of(positions: Mapping[str, Position], creations: Mapping[str, str]) -> Offset:
-    """Sorted, for Spark compares offsets as text. `creations` of the topic partitions, as far as they are known."""
+    """The offset of these positions, sorted by topic partition, because Spark compares offsets as text.
+
+    `creations`: the creations that are known, by topic partition.
+    """
     known = {topic: f"@{creation}" for topic, creation in creations.items()}
     return {topic: f"{positions[topic]}{known.get(topic, '')}" for topic in sorted(positions)}
 
 
 def positions_of(offset: Mapping[str, str]) -> dict[str, Position]:
-    """Reads the text of `offset_of`. Raises ValueError."""
+    """Positions of an offset that `offset_of` made, by topic partition. Raises ValueError."""
     return {topic: Position.parse(text) for topic, text in offset.items()}
 
 
 def creations_of(offset: Mapping[str, str]) -> dict[str, str]:
-    """The creations that `offset_of` has written, by topic partition."""
+    """Creations in an offset that `offset_of` made, by topic partition."""
     found = {topic: _TEXT.fullmatch(text.strip()) for topic, text in offset.items()}
     return {topic: match[3] for topic, match in found.items() if match and match[3]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A ledger of a topic partition that still exists; `size_bytes` is that of its entries as they are stored."""
+    """An existing ledger of a topic partition. `size_bytes`: stored size of its entries."""
 
     ledger: int
     entries: int
@@ -150,9 +157,9 @@ def topic_of(partition_topic: str) -> tuple[str, int]:
 
 
 def parse_offsets(option: str, text: str, topics: Sequence[str]) -> Mapping[str, Position | str]:
-    """What each of the topic partitions is given: a position, `earliest`, `latest` or a time. Raises ConfigError.
+    """The position, `earliest`, `latest` or time of each topic partition. Raises ConfigError.
 
-    `text` is one of the words or a time, for all of them, or a JSON object.
+    `text`: one of the two words or a time, for all topic partitions; or a JSON object by topic partition.
     """
     if text in ("earliest", "latest") or parse_time_ms(text) is not None:
         return dict.fromkeys(topics, text)
@@ -187,9 +194,9 @@ def _example(topics: Sequence[str]) -> str:
 def split_range(
     start: Position, end: Position, ledgers: Sequence[Ledger], parts: int
 ) -> list[tuple[Position, Position]]:
-    """Cut (start, end] into at most `parts` ranges of about as many entries each, in order and without a gap.
+    """Cut (start, end] into at most `parts` ranges of about equal numbers of entries, in order and without a gap.
 
-    `ledgers` are those that exist, in order; entries in none of them no longer exist.
+    `ledgers`: the existing ledgers, in order. Entries of other ledgers no longer exist.
     """
     if parts < 2:
         return [(start, end)]
@@ -201,13 +208,13 @@ def split_range(
 
 
 def size_of_range(start: Position, end: Position, ledgers: Sequence[Ledger]) -> int:
-    """About how many bytes (start, end] takes where it is stored, by the mean size of each ledger's entries."""
+    """Estimate of the stored bytes of (start, end], from the mean size of each ledger's entries."""
     return sum(each.size_bytes for each in _runs(start, end, ledgers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Entries of one ledger."""
+    """Consecutive entries of one ledger."""
 
     ledger: int
     first: int
@@ -226,14 +233,14 @@ def _runs(start: Position, end: Position, ledgers: Sequence[Ledger]) -> list[_Ru
         first = start.entry + 1 if each.ledger == start.ledger else 0
         last = end.entry if each.ledger == end.ledger else each.entries - 1
         if start.ledger <= each.ledger <= end.ledger and first <= last:
-            # an end that is known already may be behind the entries that the ledger is said to have
+            # the end may be newer than the statistics of the ledger, and so lie after its number of entries
             share = (last - first + 1) / max(1, each.entries)
             runs.append(_Run(each.ledger, first, last, round(each.size_bytes * share)))
     return runs
 
 
 def _nth(runs: Sequence[_Run], count: int) -> Position:
-    """The place of the `count`-th entry (from 1)."""
+    """Position of the `count`-th entry (from 1)."""
     for each in runs:
         if count <= each.entries:
             return Position(each.ledger, each.first + count - 1)

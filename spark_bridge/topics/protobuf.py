@@ -15,7 +15,7 @@ _LENGTH: Final = 2
 
 
 def encoded(*fields: tuple[int, int | str | bytes | None]) -> bytes:
-    """A message of these fields, in this order; one with None is left out."""
+    """A message with these fields, in this order. Fields with None are left out."""
     out = bytearray()
     for number, value in fields:
         if value is None:
@@ -29,7 +29,7 @@ def encoded(*fields: tuple[int, int | str | bytes | None]) -> bytes:
 
 
 def parsed(data: bytes) -> Fields:
-    """The fields of a message. Raises ValueError for bytes that are none."""
+    """The fields of a message. Raises ValueError for bytes that are not a message."""
     found: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):
@@ -62,7 +62,7 @@ def first_int(fields: Fields, number: int, default: int = 0) -> int:
 
 
 def first_bytes(fields: Fields, number: int) -> bytes:
-    """A field that holds bytes, or a message; empty where it is not there."""
+    """A field that holds bytes, or a message; empty if the field is missing."""
     value = fields.get(number, (b"",))[0]
     if not isinstance(value, bytes):
         raise ValueError(f"field {number} holds no bytes")  # noqa: TRY004  (likewise)
@@ -70,7 +70,7 @@ def first_bytes(fields: Fields, number: int) -> bytes:
 
 
 def first_text(fields: Fields, number: int) -> str:
-    """A field that holds text; empty where it is not there."""
+    """A field that holds text; empty if the field is missing."""
     return first_bytes(fields, number).decode(errors="replace")
 
 

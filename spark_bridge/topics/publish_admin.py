@@ -1,6 +1,7 @@
 """Requests of the job `publish` to Pulsar's admin service: topics, de-duplication, the last writer.
 
-REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, createMissedPartitions, deduplicationEnabled, stats, ledger/{ledger}/entry/{entry}.
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, createMissedPartitions, deduplicationEnabled, stats,
+ledger/{ledger}/entry/{entry}.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from spark_bridge.topics.admin import PulsarAdmin
 __all__ = ["PublishAdmin"]
 
 _POLICY_S: Final = 15.0
-"""So long a broker may take until it follows a topic's new policy."""
+"""How long a broker may take until it follows a topic's new policy."""
 
 
 class PublishAdmin(PulsarAdmin):
-    """Raises PulsarUnreachableError and TopicError."""
+    """Requests about topics of the job `publish`. Raises PulsarUnreachableError and TopicError."""
 
     def make(self, topic: str, partitions: int) -> list[str]:
-        """Names of the partitions of a topic, which is made with so many if it is not there."""
+        """Create a topic with `partitions` partitions if it does not exist. Return the names of its partitions."""
         self._call("PUT", topic, f"{topic_path(topic)}/partitions", partitions)
         found = self.partitions_of(topic)
         if found != [topic]:
-            # a broker deletes partitions that are idle and empty
+            # The broker deletes partitions that are empty and idle.
             self._call("POST", topic, f"{topic_path(topic)}/createMissedPartitions")
         return found
 
     def deduplicate(self, topic: str, partitions: list[str]) -> str | None:
-        """Switch on a topic's de-duplication, and wait for it; why it is not on, or None."""
+        """Switch on a topic's de-duplication, and wait for it. Return why it is not on; None if it is on."""
         if all(self._is_deduplicated(each) for each in partitions):
             return None
         answer = self._request("POST", topic, "deduplicationEnabled", True)
@@ -44,7 +45,7 @@ class PublishAdmin(PulsarAdmin):
         return "the broker does not follow the topic's policy"
 
     def last_writer(self, partition: str) -> str | None:
-        """The producer name of the last entry of a topic partition; None: there is none, or it was trimmed."""
+        """Producer name of the last entry of a topic partition; None if there is no entry, or if it was trimmed."""
         last = self.last_position(partition)
         if last.entry < 0:
             return None
@@ -52,7 +53,8 @@ class PublishAdmin(PulsarAdmin):
         return answer.headers.get("X-Pulsar-producer-name") if answer.is_success else None
 
     def creations(self, partitions: list[str]) -> dict[str, str | None]:
-        """When each partition was made that has records; None for one that has none, which a broker deletes when it is idle."""
+        """The creation of each partition; None for one without records, because the broker deletes it when it is
+        idle."""
         return {each: self.creation(each) if self.last_position(each).entry >= 0 else None for each in partitions}
 
     def _is_deduplicated(self, partition: str) -> bool:

@@ -1,7 +1,7 @@
-"""ResolvedTimestamps: until when tables are complete, read from Pulsar (schemas.resolved), without Spark or Cassandra.
+"""ResolvedTimestamps: until when tables are complete (schemas.resolved). It asks Pulsar only, not Spark or Cassandra.
 
-Read are the progress topic, the cursors of the connector's subscription, and the dead letters: an event that became a
-dead letter is acknowledged, and the data topic does not have it.
+It reads the progress topic, the cursors of the connector's subscription, and the dead letters. An event that became a
+dead letter is acknowledged, but it is missing from the data topic.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ __all__ = ["ResolvedTimestamps", "table_of", "utc_text", "wait_until_resolved"]
 
 _READ_MS: Final = 5_000
 _LOOK_S: Final = 0.2
-# Of each node that is not passed yet.
+# Limit of pinned checkpoints of a table and a node.
 _MOST_PINNED: Final = 64
 _MOST_LETTERS: Final = 100
 _NOTHING: Final = TopicPosition(-2, -1)
 
 
 class ResolvedTimestamps:
-    """Follows the progress topic; each `look` asks Pulsar for the rest. Owns its connections; for one thread.
+    """Follows the progress topic. Each read asks Pulsar for cursors and dead letters, too.
+
+    It owns its connections, and is for one thread.
 
     The constructor and all methods raise ConfigError, PulsarUnreachableError and TopicError.
     """
@@ -55,7 +57,7 @@ class ResolvedTimestamps:
         self._records: Final[dict[UUID, ProgressRecord]] = {}
         self._pinned: Final[defaultdict[tuple[str, UUID], list[Checkpoint]]] = defaultdict(list)
         self.dead_letters: Sequence[str] = options.dead_letters
-        # Messages of the progress topic that are none of its records.
+        # Number of messages on the progress topic that are not progress records.
         self.foreign_messages = 0
         self._client: Final = open_client(options)
         self._topic: Final = progress_topic(options.events_topic_prefix)
@@ -78,15 +80,15 @@ class ResolvedTimestamps:
         return sorted({table.name for record in self._records.values() for table in record.tables})
 
     def read(self, table: str) -> TableResolved:
-        """How it stands with a table, `keyspace.table`, now."""
+        """The current resolved timestamp of a table (`keyspace.table`)."""
         return self.read_all([table])[table]
 
     def read_all(self, tables: Sequence[str]) -> dict[str, TableResolved]:
-        """The same of several tables; Pulsar is asked for its dead letters once."""
-        # First, so that the values that are read next can only be newer.
+        """The current resolved timestamps of several tables. Pulsar is asked for its dead letters once."""
+        # The progress is read first, so that the cursors can only be newer than the progress.
         self._read()
         found = {table: self._cursors(table) for table in tables}
-        # Behind the cursors: a dead letter is there before its event is acknowledged.
+        # Read after the cursors: a dead letter is published before its event is acknowledged.
         held = self._dead_letters({name for cursors in found.values() for name in cursors})
         return {table: self._resolved(table, _with_letters(cursors, held)) for table, cursors in found.items()}
 
@@ -109,17 +111,17 @@ class ResolvedTimestamps:
             kept = self._pinned[table, node_id]
             newest_ms = kept[-1].resolved_ms if kept else 0
             kept += [pinned(each, partitions) for each in progress.checkpoints[:1] if each.resolved_ms > newest_ms]
-            # The newest one that is passed stays: the progress may stand still, and the topic be made again.
+            # The newest checkpoint that is passed stays: the progress may stand still, and the topic may be made again.
             passed_ms = resolved.get(node_id, 0)
             kept[:] = [each for each in kept if each.resolved_ms >= passed_ms]
             while len(kept) > _MOST_PINNED:
                 del kept[1::2]
 
     def _read(self) -> None:
-        """Take what was published since. A topic that is not there has no record."""
+        """Take the records that were published since the last call. A progress topic that does not exist has none."""
         try:
             if self._reader is None:
-                # Else a look-up would make it.
+                # Raises TopicError for a missing topic, which the reader's look-up would create.
                 self._admin.of_topic(self._topic)
                 self._reader = self._client.create_reader(
                     self._topic,
@@ -154,15 +156,15 @@ class ResolvedTimestamps:
         self._records[record.node_id] = record
 
     def cursors(self, table: str) -> list[PartitionCursor]:
-        """The partitions of a table's events topic, in order: behind an event that is a dead letter nothing counts as consumed.
+        """The partitions of a table's events topic, in order; empty if the topic does not exist.
 
-        None where there is no topic.
+        No event after a dead letter counts as consumed.
         """
         found = self._cursors(table)
         return _with_letters(found, self._dead_letters(set(found)))
 
     def _cursors(self, table: str) -> dict[str, PartitionCursor]:
-        """By topic partition, in order, whatever is a dead letter."""
+        """Cursors by topic partition, in order, without regard to dead letters. Empty if the topic does not exist."""
         keyspace, _, name = table.partition(".")
         topic = events_topic(keyspace, name, self._options.events_topic_prefix)
         try:
@@ -180,7 +182,10 @@ class ResolvedTimestamps:
         return found
 
     def _dead_letters(self, names: set[str]) -> dict[str, TopicPosition]:
-        """By topic partition: everything before is in the data topic, or was never a dead letter."""
+        """By topic partition: the position before its first dead letter. Partitions without dead letters are left out.
+
+        If not all dead letters are known, all of `names` have a position before all events.
+        """
         found: dict[str, TopicPosition] = {}
         for topic in self.dead_letters:
             for place in self._admin.waiting_dead_letters(topic, _MOST_LETTERS):
@@ -193,7 +198,7 @@ class ResolvedTimestamps:
 
 
 def _with_letters(cursors: Mapping[str, PartitionCursor], held: Mapping[str, TopicPosition]) -> list[PartitionCursor]:
-    """None of them is behind an event that is a dead letter."""
+    """The cursors, none of them after a dead letter."""
     return [
         replace(cursor, consumed=held[name], is_held=True)
         if held.get(name, cursor.consumed) < cursor.consumed
@@ -203,7 +208,10 @@ def _with_letters(cursors: Mapping[str, PartitionCursor], held: Mapping[str, Top
 
 
 def table_of(options: BridgeOptions) -> str:
-    """`keyspace.table`: the option `table`, else by the connector's default name of the data topic. Raises ConfigError."""
+    """`keyspace.table`, by the option `table`, or else by the connector's default name of the data topic.
+
+    Raises ConfigError, UnresolvedError.
+    """
     if options.table is not None:
         return options.table
     name = options.only_topic.rpartition("/")[2]
@@ -214,7 +222,10 @@ def table_of(options: BridgeOptions) -> str:
 
 
 def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeout_s: float) -> TableResolved:
-    """Return when the table holds everything that was acknowledged up to this time. Raises UnresolvedError after `timeout_s`."""
+    """Wait until the table holds all writes that were acknowledged up to this time.
+
+    Raises UnresolvedError after `timeout_s`, and what `ResolvedTimestamps` raises.
+    """
     deadline = time.monotonic() + timeout_s
     with ResolvedTimestamps(options) as timestamps:
         while True:

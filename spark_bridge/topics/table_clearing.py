@@ -19,10 +19,12 @@ _KINDS: Final = ("truncation", DROP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableClearing:
-    """A truncation or a drop of one life of a table. `time_ms`: milliseconds since the epoch, the latest of the nodes'.
+    """A truncation or a drop of one life of a table. `time_ms`: the latest time of the nodes, in milliseconds since the
+    epoch.
 
-    `nodes`: of each node its id, segment and position. `positions`: ledger and entry of the last message of each partition of
-    `data_topic` before it, in the order of the partitions; None where there was none. A topic without partitions has one.
+    `nodes`: id, segment and position of each node. `positions`: for each partition of `data_topic`, in order, ledger
+    and entry of the last message before the clearing; None if there was none. A topic without partitions has one
+    position.
     """
 
     kind: str
@@ -35,22 +37,25 @@ class TableClearing:
 
     @property
     def name(self) -> str:
-        """Identifies it."""
+        """Identifies the clearing."""
         return f"{self.kind} {self.table_id} {self.table_generation} {self.time_ms}"
 
     def last_before(self, partition: int) -> tuple[int, int] | None:
-        """The last message before it in a partition (-1: of a topic without partitions); None: there is none."""
+        """The last message before the clearing in a partition (-1: topic without partitions); None if there is none."""
         number = max(partition, 0)
         return self.positions[number] if number < len(self.positions) else None
 
     def repeats(self, other: TableClearing) -> bool:
-        """Whether an earlier record is about the same: each of its nodes is there, with the same place."""
+        """True when `other`, an earlier record, is about the same clearing.
+
+        It then has the same time, or all nodes of this record with the same places.
+        """
         same = (self.kind, self.table_id, self.table_generation) == (other.kind, other.table_id, other.table_generation)
         return same and (self.time_ms == other.time_ms or (bool(self.nodes) and set(self.nodes) <= set(other.nodes)))
 
 
 def clearing_of(data: bytes) -> TableClearing | None:
-    """Of a record of the topic of schema changes; None where it has none, or is no such record."""
+    """The clearing in a record of the topic of schema changes; None for other records."""
     try:
         fields = json.loads(data)["clearing"]
         return None if fields is None or fields["kind"] not in _KINDS else _of_fields(fields)
@@ -59,7 +64,7 @@ def clearing_of(data: bytes) -> TableClearing | None:
 
 
 def clearing_from_state(fields: Mapping[str, Any]) -> TableClearing:
-    """As `dataclasses.asdict` and JSON have stored one."""
+    """The clearing that was stored as JSON of `dataclasses.asdict`."""
     return TableClearing(
         **{
             **fields,

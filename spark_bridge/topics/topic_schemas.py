@@ -1,4 +1,4 @@
-"""The schemas a data topic has had: Avro of key and value for each version in Pulsar's registry."""
+"""The schemas of a data topic: the Avro schemas of key and value for each version in Pulsar's registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AvroRecord = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaVersion:
-    """Key and value schema (parsed JSON of Avro records) that records of this version were written with."""
+    """Key schema and value schema (Avro records as parsed JSON) of records of this version."""
 
     version: int
     key: AvroRecord
@@ -35,13 +35,13 @@ class TopicSchemas:
 
     @property
     def newest(self) -> SchemaVersion:
-        """The version that typed columns follow."""
+        """The version that determines the typed columns."""
         return self.versions[-1]
 
     def dropped_since(self, version: int) -> frozenset[str]:
-        """Value columns that the newest version has, and one between it and this version has not.
+        """Value columns that the newest version has, but a version between `version` and the newest one lacks.
 
-        They were dropped and added again: Cassandra shows nothing of what was written to them before.
+        They were dropped and added again: Cassandra no longer shows their earlier values.
         """
         names = _names(self.newest.value)
         later = [_names(each.value) for each in self.versions if each.version > version]
@@ -51,12 +51,12 @@ class TopicSchemas:
     def fetch(cls, options: BridgeOptions) -> TopicSchemas:
         """Ask the registry about the options' one topic. Raises ConfigError, TopicError, PulsarUnreachableError."""
         with PulsarAdmin(options) as admin:
-            admin.topic_partitions()  # a missing topic is another message than one without a schema
+            admin.topic_partitions()  # a missing topic must give another message than a topic without a schema
             return cls.parse(options.only_topic, admin.schemas(options.only_topic))
 
     @classmethod
     def parse(cls, topic: str, registered: Sequence[RegisteredSchema]) -> TopicSchemas:
-        """From the registry's answer. Raises TopicError where the topic is none of KEY_VALUE SEPARATED AVRO."""
+        """The schemas in the registry's answer. Raises TopicError if a schema is not KEY_VALUE SEPARATED AVRO AVRO."""
         if not registered:
             raise TopicError(topic, "has no schema yet: the connector registers one with its first record")
         versions = [_version(topic, each) for each in registered]

@@ -1,7 +1,8 @@
-"""The stream reader of PySpark 4.2 and later, where Spark gives a source the query's position and the limit of a
-micro-batch.
+"""The stream reader for PySpark 4.2 and later, which passes the query's position and the micro-batch's limit to a
+source.
 
-pyspark.sql.streaming.datasource: ReadLimit, SupportsTriggerAvailableNow. On PySpark 4.1 this module cannot be imported.
+pyspark.sql.streaming.datasource: ReadLimit, SupportsTriggerAvailableNow. On PySpark 4.1, this module cannot be
+imported.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ __all__ = ["AdmittedStreamReader"]
 
 
 class AdmittedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # 4.1, which mypy sees, has no such class
-    """A stream whose limits hold by the place that Spark gives, and which ends, with `availableNow`, where it was fixed."""
+    """A stream that applies its limits from the position that Spark passes.
+
+    With `availableNow`, it ends at the ends that were fixed at the start of the run.
+    """
 
     def __init__(self, options: BridgeOptions) -> None:
         super().__init__(options)
         self._fixed_ends: dict[str, Position] | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """What Spark hands back to `latestOffset`, unless its trigger takes everything at once.
+        """The limit that Spark passes to `latestOffset`, unless its trigger reads everything at once.
 
-        None of its kinds is of rows and bytes; `latestOffset` keeps to both where both are given.
+        Spark has no limit of both rows and bytes. `latestOffset` applies both if the options have both.
         """
         if self._options.max_rows_per_trigger is not None:
             return ReadMaxRows(self._options.max_rows_per_trigger)
@@ -43,12 +47,12 @@ class AdmittedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: 
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix where this run ends: the ends that the topic partitions have now."""
+        """Fix the ends of this run at the current ends of the topic partitions."""
         with self._admin() as admin:
             self._fixed_ends = self._ends(admin)
 
     def latestOffset(self, start: Mapping[str, str], limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802  # as 4.2 asks
-        """How far to read from `start`: to the ends, or as far as the limits of a micro-batch allow."""
+        """The end of the micro-batch from `start`: the topic partitions' ends, or positions within the limits."""
         ends = self._fixed_ends
         with self._admin() as admin:
             if ends is None:

@@ -1,6 +1,7 @@
-"""Did a reader give every record? The topic is read once more, through Pulsar's own client, and compared by message id.
+"""Checks that a reader returned every record: reads the topic again with Pulsar's own client, and compares message ids.
 
-Meant for the pulsar-spark connector, which has been known to skip messages; it works on any frame that kept `message_id`.
+This is for the pulsar-spark connector, which is known to have skipped messages. It works on any frame that has kept
+`message_id`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _ID = "topic string, partition int, message_id string"
 
 
 def missing_records(frame: DataFrame, options: Mapping[str, str | int | bool]) -> DataFrame:
-    """Records of the topic that `frame` does not have: `topic`, `partition`, `message_id`; no row: it has them all.
+    """Records of the topic that `frame` lacks: `topic`, `partition`, `message_id`. No rows if it has all of them.
 
-    `options` say what it should have, from the starting to the ending offsets; `frame` needs the columns `topic` and
-    `message_id` as the raw contract has them. Raises ConfigError, TopicError, PulsarUnreachableError, DataLossError.
+    `options` determine the expected records, from the starting to the ending offsets. `frame` needs the columns `topic`
+    and `message_id` of the raw contract. Raises ConfigError, TopicError, PulsarUnreachableError, DataLossError.
     """
     given = option_texts(options)
     spark = frame.sparkSession

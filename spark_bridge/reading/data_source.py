@@ -1,7 +1,7 @@
 """The Python Data Source `cassandra_cdc`: a data topic as a batch or a streaming DataFrame of raw columns.
 
-Spark starts a process that makes this object and asks for its schema, before those that plan and read. So the readers, and the
-clients that they need, are imported where they are made.
+Spark starts a process that makes this object and asks for its schema, and later the processes that plan and read. So
+the readers, and the clients that they need, are imported where they are made.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class CassandraCdcDataSource(DataSource):
         return "cassandra_cdc"
 
     def schema(self) -> StructType:
-        """The raw contract, whatever the topic; wrong options are found here, at `load()`. Raises ConfigError."""
+        """The raw contract, for any topic. `load()` calls this, so wrong options are found here. Raises ConfigError."""
         BridgeOptions.from_mapping(self.options)
         return RAW_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Batch: from the starting offsets to the ending offsets, or the topic's end when the query is planned."""
+        """The reader of a batch: from the starting to the ending offsets, by default to the end at planning time."""
         from spark_bridge.reading.source_readers import BatchReader
 
         return BatchReader(BridgeOptions.from_mapping(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
-        """Stream: from the starting offsets, or the checkpoint's, on."""
+        """The reader of a stream: from the starting offsets, or those of the checkpoint."""
         options = BridgeOptions.from_mapping(self.options)
         if HAS_ADMISSION_CONTROL:
             from spark_bridge.reading.admission_control import AdmittedStreamReader

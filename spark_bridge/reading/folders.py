@@ -1,4 +1,4 @@
-"""Small files of a folder as text: in the driver by Spark's own file systems, in a process beside it by fsspec's."""
+"""Small files of a folder as text: through Spark's file systems in the driver, through fsspec in other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Folder(Protocol):
     """A folder that need not exist. Its methods raise OSError."""
 
     def names(self) -> list[str]:
-        """Of its files and folders; none when it does not exist."""
+        """Names of the files and folders in it; empty if it does not exist."""
         ...
 
     def text(self, name: str) -> str:
@@ -25,10 +25,10 @@ class Folder(Protocol):
 
 
 class FsspecFolder:
-    """By the libraries that this Python has: s3fs for s3a://, gcsfs for gs://, ..."""
+    """A folder, read with the libraries of this Python: s3fs for s3a://, gcsfs for gs://, ..."""
 
     def __init__(self, folder: str) -> None:
-        """Raises OSError when there is no library for it."""
+        """Raises OSError if there is no library for the folder's URL."""
         # imported here, because only the Python processes that read a folder need it
         from fsspec.core import url_to_fs
 
@@ -50,10 +50,10 @@ class FsspecFolder:
 
 
 class HadoopFolder:
-    """On any file system that Spark can write, with Spark's settings for it (Hadoop's FileSystem)."""
+    """A folder on any file system that Spark can write, with Spark's settings for it (Hadoop's FileSystem)."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        """Raises OSError when Spark has no such file system."""
+        """Raises OSError if Spark has no such file system."""
         jvm, session = spark.sparkContext._jvm, spark._jsparkSession  # noqa: SLF001  (PySpark has no file system of its own)
         assert jvm is not None
         self._path = jvm.org.apache.hadoop.fs.Path
@@ -80,7 +80,7 @@ class HadoopFolder:
                 stream.close()
 
     def put(self, name: str, text: str) -> None:
-        """A new file, which appears whole by a rename. Raises OSError."""
+        """Write a new file. It appears complete, by a rename. Raises OSError."""
         with _os_errors():
             unfinished = self._path(self._folder, "_unfinished")
             stream = self._files.create(unfinished, True)
@@ -92,13 +92,16 @@ class HadoopFolder:
                 raise OSError(f"{name} cannot be put there")
 
     def address(self) -> str:
-        """The folder with its file system, for programs that do not know Spark's default one; a local path without it."""
+        """The folder's URL, for programs that do not know Spark's default file system; a plain path if it is local."""
         with _os_errors():
             local = self.is_local()
             return str(self._path(self.absolute()) if local else self._files.makeQualified(self._folder))
 
     def absolute(self) -> str:
-        """The folder as it was given, if that is absolute; a relative one begins in the working directory of Spark's driver."""
+        """The folder as it was given, if it is absolute. A relative folder is resolved as Spark resolves it.
+
+        On the local file system, this is from the working directory of Spark's driver.
+        """
         with _os_errors():
             if self._folder.isAbsolute():
                 return self._given
@@ -106,22 +109,22 @@ class HadoopFolder:
             return str(whole.toUri().getPath() if self.is_local() else whole)
 
     def is_local(self) -> bool:
-        """Whether it is on this machine's own file system."""
+        """True when the folder is on the local file system of this machine."""
         with _os_errors():
             return str(self._files.getUri().getScheme()) == "file"
 
     def size_bytes(self) -> int:
-        """Of all its files. Raises OSError."""
+        """Size of all files in the folder. Raises OSError."""
         with _os_errors():
             return int(self._files.getContentSummary(self._folder).getLength())
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with all that it holds, if it is there. Raises OSError."""
+        """Delete a file, or a folder with its content, if it exists. Raises OSError."""
         with _os_errors():
             self._files.delete(self._path(self._folder, name), True)
 
     def delete_all(self) -> None:
-        """Delete the folder with all that it holds, if it is there. Raises OSError."""
+        """Delete the folder with its content, if it exists. Raises OSError."""
         with _os_errors():
             self._files.delete(self._folder, True)
 

@@ -15,13 +15,13 @@ _OBJECTS_BEFORE_COLLECTION: Final = 100_000
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Raise the threshold for the time of the block.
+    """Raise the threshold of Python's garbage collection for the time of the block.
 
-    Python looks for garbage in cycles after 700 new objects. Rows that wait for their batch have no cycles, and the search
-    takes a fifth to a third of a read's time.
+    Python searches for cycles of garbage after 700 new objects. The rows of a batch have no cycles, and the search
+    would take a fifth to a third of a read's time.
     """
     first, *others = gc.get_threshold()
-    if first:  # else somebody has switched it off
+    if first:  # 0: the collection is switched off
         gc.set_threshold(max(first, _OBJECTS_BEFORE_COLLECTION), *others)
     try:
         yield

@@ -1,8 +1,8 @@
 """The size of a micro-batch: up to where each topic partition is read next, with a limit of rows or bytes.
 
-When PySpark 4.1 asks a source for the latest offset, it does not tell the query's position; later versions do. But
-before a micro-batch runs, Spark writes the position into the checkpoint's folder `offsets`. It is read there, so a
-restart changes nothing.
+When PySpark 4.1 asks a source for the latest offset, it does not pass the query's position; later versions do. But
+before a micro-batch runs, Spark writes the position to the checkpoint's folder `offsets`. This module reads it from
+there, so that a restart makes no difference.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["has_batches", "is_to_be_repeated", "limited_ends", "logged_end"]
 def logged_end(
     checkpoint: str, topics: AbstractSet[str], folder_of: Callable[[str], Folder] = FsspecFolder
 ) -> dict[str, Position] | None:
-    """The end of the newest micro-batch that a checkpoint knows, of these topic partitions; None: a new query.
+    """The end of the newest micro-batch in a checkpoint, for these topic partitions; None for a new query.
 
-    Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON a source. Our
-    source writes positions, the pulsar-spark connector the bytes of message ids.
-    `folder_of` reads the checkpoint: by fsspec in the source's process, which has no Spark; by Spark where there is one.
-    Raises CheckpointError.
+    Format (o.a.spark.sql.execution.streaming.OffsetSeqLog): `v1`, a line about the batch, a line of JSON for each
+    source. Our source writes positions, the pulsar-spark connector writes the bytes of message ids. `folder_of` reads
+    the checkpoint: with fsspec in the process of the source, which has no Spark, and with Spark elsewhere. Raises
+    CheckpointError.
     """
     try:
         folder = folder_of(f"{checkpoint.rstrip('/')}/offsets")
@@ -46,13 +46,13 @@ def logged_end(
 
 
 def is_to_be_repeated(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
-    """Whether the newest micro-batch that a checkpoint knows was begun and not finished. Raises CheckpointError."""
+    """Return True if the newest micro-batch in a checkpoint was begun but not finished. Raises CheckpointError."""
     begun, done = (_numbers(checkpoint, each, folder_of) for each in ("offsets", "commits"))
     return max(begun, default=-1) > max(done, default=-1)
 
 
 def has_batches(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
-    """Whether a checkpoint knows a micro-batch: it is there, and a query has begun with it. Raises CheckpointError."""
+    """Return True if a checkpoint exists and a query has begun a micro-batch with it. Raises CheckpointError."""
     return bool(_numbers(checkpoint, "offsets", folder_of))
 
 
@@ -66,10 +66,10 @@ def _numbers(checkpoint: str, what: str, folder_of: Callable[[str], Folder]) -> 
 def limited_ends(
     options: BridgeOptions, starts: Mapping[str, Position], ends: Mapping[str, Position]
 ) -> dict[str, Position]:
-    """How far to read within the limits, at least one entry of a topic partition that has any.
+    """The ends of a micro-batch within the limits; at least one entry of each topic partition that has entries to read.
 
-    The topic partitions share the limits evenly; what one leaves over goes to the next. The rows are counted by reading
-    them, which is the price of a limit. Raises TopicReadError.
+    The topic partitions share the limits evenly. If one does not use its share, the rest goes to the next ones. The
+    rows are counted by reading them, which is the cost of a limit. Raises TopicReadError.
     """
     planned = {topic: max(starts.get(topic, BEGINNING), BEGINNING) for topic in ends}
     behind = [topic for topic, end in ends.items() if planned[topic] < end and end.entry >= 0]

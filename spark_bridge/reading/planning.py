@@ -1,8 +1,8 @@
 """Plans the read of a query: from options and the topics' current state to ranges of topic partitions with fixed ends.
 
-Planning notices when records were deleted before they were read (retention, a message TTL or a deleted subscription).
-It also notices when a position belongs to another topic than the one that has its name now (deleted and made again,
-or a rebuilt Pulsar).
+Planning notices if records were deleted before they were read (by retention, a message TTL or a deleted subscription).
+It also notices if a position belongs to an earlier topic of the same name (the topic was deleted and made again, or
+Pulsar was rebuilt).
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ __all__ = [
 ]
 
 _STORED_BYTES_PER_PARTITION: Final = 64 << 20
-"""Of a Spark partition: half of what Spark takes of files, for entries may be compressed. What is sorted or cached of a
-partition has to fit into a task's memory, however long the topic is."""
+"""Stored bytes of a Spark partition: half of Spark's default for files, because entries may be compressed.
+
+The rows of a partition that are sorted or cached must fit into a task's memory, for a topic of any length.
+"""
 
 
 def plan_batch(options: BridgeOptions) -> list[TopicRange]:
-    """What a batch read that is planned now reads.
+    """The ranges of a batch read that is planned now.
 
     Raises ConfigError, TopicError, PulsarUnreachableError, DataLossError.
     """
@@ -55,9 +57,9 @@ def plan_batch(options: BridgeOptions) -> list[TopicRange]:
 
 
 def refuse_other_records(admin: PulsarAdmin, topics: Iterable[str]) -> set[str]:
-    """Those of the topics that have a schema; the others have it yet to come. Raises TopicError where it is none of KEY_VALUE.
+    """Raise TopicError if the schema of a topic is not KEY_VALUE. Return the topics that have a schema already.
 
-    Without this look a key that is any text would do, if only it is base64 by chance.
+    Without this check, any topic could be read whose keys happen to be base64.
     """
     found = {topic: admin.schemas(topic) for topic in sorted(topics)}
     for topic, versions in found.items():
@@ -71,12 +73,12 @@ def refuse_other_records(admin: PulsarAdmin, topics: Iterable[str]) -> set[str]:
 
 
 def starting_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
-    """Where each topic partition is read from, by `startingOffsets`. Raises ConfigError."""
+    """The position after which each topic partition is read, by `startingOffsets`. Raises ConfigError."""
     return _resolved(admin, "startingOffsets", options.starting_offsets, topics)
 
 
 def ending_positions(options: BridgeOptions, admin: PulsarAdmin, topics: Sequence[str]) -> dict[str, Position]:
-    """How far a batch reads each topic partition, by `endingOffsets`. Raises ConfigError."""
+    """The position up to which a batch reads each topic partition, by `endingOffsets`. Raises ConfigError."""
     return _resolved(admin, "endingOffsets", options.ending_offsets, topics)
 
 
@@ -87,11 +89,11 @@ def plan_ranges(
     admin: PulsarAdmin,
     creations: Sequence[Mapping[str, str]] = (),
 ) -> list[TopicRange]:
-    """(start, end] of each topic partition, divided by `minPartitions` and by size; those without a start from the beginning.
+    """(start, end] of each topic partition, divided by `minPartitions` and by size.
 
-    `creations` are those of the starts and of the ends, as far as they are known. Raises DataLossError where records of a range no
-    longer exist, or a position is of another topic, and `failOnDataLoss` is true; where it is false another topic is read from
-    its beginning.
+    A topic partition without a start is read from its beginning. `creations`: the known creations of the starts and of
+    the ends. With `failOnDataLoss`, this raises DataLossError if records of a range no longer exist, or OtherTopicError
+    if a position belongs to another topic. Without it, another topic is read from its beginning.
     """
     ranges = []
     least = -(-options.min_partitions // max(1, len(ends)))
@@ -135,21 +137,22 @@ def _resolved(admin: PulsarAdmin, option: str, text: str, topics: Sequence[str])
 
 
 def is_of_topic(read: Position, ledgers: Sequence[Ledger], creations: Collection[str]) -> bool:
-    """Whether a position may be one of the topic partition that has these ledgers; `creations` are those that are known of both.
+    """Return True if a position may belong to the topic partition that has these ledgers.
 
-    Pulsar drops whole ledgers from the front: one between two others, or behind all of them, is of another topic.
+    `creations`: the known creations of the position and of the topic partition. Pulsar drops whole ledgers from the
+    front. So an unknown ledger between two existing ones, or after all of them, belongs to another topic.
     """
     if len(set(creations)) > 1:
         return False
     if not ledgers or read.ledger < ledgers[0].ledger:
-        return True  # dropped, as far as one can see
+        return True  # the ledger was probably dropped
     if read.entry < 0:
-        return read.ledger <= ledgers[-1].ledger  # Pulsar removes a ledger in which nothing was
+        return read.ledger <= ledgers[-1].ledger  # the ledger may be missing, because Pulsar removes empty ledgers
     return any(each.ledger == read.ledger and read.entry < max(1, each.entries) for each in ledgers)
 
 
 def last_of(ledgers: Sequence[Ledger]) -> Position:
-    """The last entry that is in any of the ledgers."""
+    """The last entry in the ledgers; BEGINNING if all are empty."""
     filled = [each for each in ledgers if each.entries]
     return Position(filled[-1].ledger, filled[-1].entries - 1) if filled else BEGINNING
 
@@ -157,13 +160,13 @@ def last_of(ledgers: Sequence[Ledger]) -> Position:
 def refuse_gap(
     topic: str, start: Position, end: Position, ledgers: Sequence[Ledger], acknowledged: Position | None
 ) -> None:
-    """Pulsar drops whole ledgers from the front: a start in a dropped one has lost what followed it there.
+    """Raise DataLossError if entries after the start may have been deleted before they were read.
 
-    Whether anything followed, Pulsar no longer knows. Our subscription does: it holds everything that was not read.
-    Raises DataLossError.
+    Pulsar drops whole ledgers from the front. If the start is in a dropped ledger, the entries after it there are lost.
+    Pulsar no longer knows if there were any. Our subscription does, because it keeps all entries that were not read.
     """
     if start.entry < 0:
-        return  # nothing of that ledger was read: `earliest` takes what there is
+        return  # nothing of that ledger was read: `earliest` reads what exists
     if ledgers and start.ledger >= ledgers[0].ledger:
         return
     if acknowledged is not None and acknowledged <= start:
@@ -172,6 +175,6 @@ def refuse_gap(
 
 
 def _ledger_ends(start: Position, end: Position, ledgers: Iterable[Ledger]) -> tuple[Position, ...]:
-    """The last entry of (start, end] in each ledger that has any."""
+    """The last entry of (start, end] in each ledger that has entries of it."""
     lasts = (min(Position(each.ledger, each.entries - 1), end) for each in ledgers if each.ledger <= end.ledger)
     return tuple(last for last in lasts if last > start and last.entry >= 0)

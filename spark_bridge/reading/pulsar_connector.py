@@ -1,8 +1,8 @@
 """The raw contract from the pulsar-spark connector 3.1.1.4, the reader on PySpark 3.5.
 
 This module corrects what the connector does not report, or reports wrongly: a batch's end is fixed when it is
-planned, a start is always exclusive, and each record's schema version is looked up. What the connector cannot do is
-refused: see docs/spark.md. Source read: github.com/streamnative/pulsar-spark at tag 3.1.1.4.
+planned, a start is always exclusive, and each record's schema version is looked up. Options that the connector cannot
+fulfil are refused: see docs/spark.md. Source read: github.com/streamnative/pulsar-spark at tag 3.1.1.4.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_bridge.topics.positions import BEGINNING, Ledger, Position
 __all__ = ["DEFAULT_SUBSCRIPTION", "connector_batch", "connector_stream"]
 
 DEFAULT_SUBSCRIPTION: Final = "cassandra-cdc-spark"
-"""Of a stream whose options name none: else the connector makes one for each run and leaves it behind."""
+"""Subscription of a stream whose options name none. Without it, the connector makes one for each run and leaves it."""
 
 _PLACE: Final = ("ledger", "entry")
 _NOTHING: Final = pulsar.MessageId(0, -1, -1, -1)  # an end that the connector takes for an empty partition
@@ -48,7 +48,7 @@ _TAG: Final = {"partition": 3 << 3, "batch_index": 4 << 3}
 
 
 def connector_batch(spark: SparkSession, options: BridgeOptions) -> DataFrame:
-    """From the starting to the ending offsets, which are fixed now.
+    """Raw rows from the starting to the ending offsets, which are fixed now.
 
     Raises ConfigError, TopicError, PulsarUnreachableError, DataLossError.
     """
@@ -75,7 +75,10 @@ def connector_batch(spark: SparkSession, options: BridgeOptions) -> DataFrame:
 
 
 def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
-    """From the starting offsets, or the checkpoint's, on. Raises what `connector_batch` raises."""
+    """A stream of raw rows, from the starting offsets or those of the checkpoint.
+
+    Raises what `connector_batch` raises.
+    """
     limits = {"maxRowsPerTrigger": options.max_rows_per_trigger, "maxBytesPerTrigger": options.max_bytes_per_trigger}
     refused = [
         ConfigProblem(
@@ -105,7 +108,7 @@ def connector_stream(spark: SparkSession, options: BridgeOptions) -> DataFrame:
 
 
 def _checked_topics(admin: PulsarAdmin) -> Sequence[str]:
-    """The topic partitions; the connector takes any topic, so what is none of ours is refused here."""
+    """The topic partitions. Topics with other records are refused here, because the connector accepts any topic."""
     refuse_other_records(admin, admin.topics())
     return admin.topic_partitions()
 
@@ -124,7 +127,7 @@ def _refuse_gaps(
 
 
 def _entry_at(position: Position, ledgers: Sequence[Ledger]) -> Position | None:
-    """The last entry at or before a position that still exists; None: there is none. The connector needs one that does."""
+    """The last existing entry at or before a position; None if there is none. The connector needs an existing entry."""
     for each in reversed(ledgers):
         last = min(position.entry, each.entries - 1) if each.ledger == position.ledger else each.entries - 1
         if each.ledger <= position.ledger and last >= 0:
@@ -140,7 +143,7 @@ def _message_id(topic: str, position: Position | None) -> pulsar.MessageId:
 
 
 def _offsets(ids: Mapping[str, pulsar.MessageId]) -> str:
-    """As the connector takes them: the bytes of each message id as signed numbers."""
+    """Offsets in the form that the connector reads: the bytes of each message id as signed numbers."""
     return json.dumps(
         {topic: [byte - 256 if byte > 127 else byte for byte in each.serialize()] for topic, each in ids.items()}
     )
@@ -154,7 +157,7 @@ def _settings(options: BridgeOptions) -> dict[str, str]:
         )
         raise ConfigError.of("authPluginClassName", reason)
     if options.auth_plugin_class_name == TLS_PLUGIN:
-        pass  # names files only
+        pass  # its authParams only name files
     elif options.auth_params is not None and not options.auth_params.get_secret_value().startswith("file:"):
         reason = "must be file:///path on PySpark 3.5: its connector writes its options to the log"
         raise ConfigError.of("authParams", reason)
@@ -171,7 +174,7 @@ def _settings(options: BridgeOptions) -> dict[str, str]:
     return {
         "service.url": options.service_url,
         "admin.url": options.admin_url,
-        "allowDifferentTopicSchemas": "true",  # key and value as bytes, whatever the schema's version
+        "allowDifferentTopicSchemas": "true",  # gives key and value as bytes, for any schema version
         "failOnDataLoss": str(options.fail_on_data_loss).lower(),
         "pollTimeoutMs": str(options.operation_timeout_seconds * 1000),
         "pulsar.reader.receiverQueueSize": str(options.receiver_queue_size),
@@ -181,8 +184,8 @@ def _settings(options: BridgeOptions) -> dict[str, str]:
 
 
 def _raw(frame: DataFrame, options: BridgeOptions, starts: Mapping[str, Position]) -> DataFrame:
-    """The connector's columns as the raw contract; `starts`: what lies at or before them is left out."""
-    # Zeros behind it, so that fields which a message id leaves out are read as such.
+    """The connector's columns as the raw contract. Messages at or before `starts` are left out."""
+    # Zeros after the message id: `from_avro` reads fields that the id does not have as zeros.
     padded = F.concat(F.col("__messageId"), F.unhex(F.lit("00" * 8)))
     decoded = frame.withColumn("id", from_avro(padded, _id_schema(), {"mode": "FAILFAST"}))
     placed = decoded.withColumns(
@@ -235,7 +238,10 @@ def _is_after(topic: str, start: Position) -> Column:
 
 
 def _id_schema() -> str:
-    """MessageIdData of Pulsar's protocol: fields in order, each a tag and a varint. Avro reads varints, but as zigzag."""
+    """Avro schema for MessageIdData of Pulsar's protocol: fields in order, each a tag and a varint.
+
+    Avro reads each varint as zigzag, which `_number` reverses.
+    """
     fields = [{"name": f"{what}{at}", "type": "long"} for at in (1, 2, 3, 4) for what in ("tag", "value")]
     return json.dumps({"type": "record", "name": "MessageIdData", "fields": fields})
 
@@ -246,7 +252,7 @@ def _number(field: str) -> Column:
 
 
 def _optional_field(name: str) -> Column:
-    """Partition and batch index are left out when they are -1."""
+    """The partition or the batch index. A message id leaves them out if they are -1."""
     found = F.lit(-1).cast("bigint")
     for at in (4, 3):
         found = F.when(_number(f"tag{at}") == _TAG[name], _number(f"value{at}")).otherwise(found)

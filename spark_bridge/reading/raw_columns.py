@@ -1,16 +1,16 @@
-"""The raw contract: one row a message, the same columns from every reader of a data topic.
+"""The raw contract: one row for each message, with the same columns from every reader of a data topic.
 
 key BINARY             Avro bytes of the primary key
 value BINARY           Avro bytes of the row; null: there is no such row
 op STRING              'u' the row was inserted or updated (a change does not tell which), 'd' value is null
-writetime BIGINT       microseconds, as CQL's WRITETIME(); null where the record has none
-event_time TIMESTAMP   Pulsar's event time; null where the producer set none
+writetime BIGINT       microseconds, as CQL's WRITETIME(); null if the record has none
+event_time TIMESTAMP   Pulsar's event time; null if the producer set none
 topic STRING           without the partition's suffix
 partition INT          of the topic; -1 for a topic without partitions
 message_id STRING      ledger:entry:partition[:batch index]
-schema_version BIGINT  of the topic's schema that the record was written with
-publish_time TIMESTAMP when the producer sent it, by its clock
-properties MAP<STRING, STRING>   everything else the record says: kind, table_id, node, segpos, expires_at, ...
+schema_version BIGINT  version of the topic's schema with which the record was written
+publish_time TIMESTAMP when the producer sent the record, by the producer's clock
+properties MAP<STRING, STRING>   all properties of the record: kind, table_id, node, segpos, expires_at, ...
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ microseconds. A plain tuple: one is made for each message."""
 
 def to_arrow(topic: str, partition: int, rows: Sequence[RawRow]) -> pa.RecordBatch:
     """Rows of one topic partition, at least one, as a record batch by RAW_SCHEMA."""
-    import pyarrow.compute as pc  # takes a while, and most processes that know the columns make no rows
+    import pyarrow.compute as pc  # slow to import, and most processes that import this module make no rows
 
     keys, bytes_or_nulls, properties, message_ids, schema_versions, event_times, publish_times = zip(*rows, strict=True)
     values = pa.array(bytes_or_nulls, pa.binary())

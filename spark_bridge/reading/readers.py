@@ -1,4 +1,4 @@
-"""Raw rows of data topics, from the reader that this Spark has; jobs and views do not know which.
+"""Raw rows of data topics, from the reader that this Spark has. Jobs and views need not know which one it is.
 
 PySpark 4.1 and later: the data source `cassandra_cdc`. PySpark 3.5: the pulsar-spark connector.
 """
@@ -22,7 +22,7 @@ __all__ = ["raw_batch", "raw_stream", "register", "register_source"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("cassandra_cdc")` known to a session. Raises ConfigError on PySpark 3.5, which cannot."""
+    """Make `spark.read.format("cassandra_cdc")` known to a session. Raises ConfigError on PySpark 3.5."""
     if not HAS_DATA_SOURCES:
         reason = (
             "of this PySpark knows no Python data sources; use spark_bridge.raw_batch and raw_stream, or PySpark 4.1"
@@ -40,9 +40,10 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The raw contract from the starting to the ending offsets. Raises ConfigError, or Spark's error with it.
+    """Raw rows from the starting to the ending offsets. Raises ConfigError, or Spark's error that contains it.
 
-    On PySpark 3.5 TopicError, PulsarUnreachableError and DataLossError come from here too, else from the query.
+    On PySpark 3.5, this also raises TopicError, PulsarUnreachableError and DataLossError. On later versions, the query
+    raises them.
     """
     if not HAS_DATA_SOURCES:
         from spark_bridge.reading.pulsar_connector import connector_batch
@@ -53,7 +54,7 @@ def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def raw_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The raw contract as a stream, from the starting offsets or the checkpoint's on. Raises what `raw_batch` raises."""
+    """A stream of raw rows, from the starting offsets or those of the checkpoint. Raises what `raw_batch` raises."""
     if not HAS_DATA_SOURCES:
         from spark_bridge.reading.pulsar_connector import connector_stream
 
@@ -64,10 +65,10 @@ def raw_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 @contextmanager
 def _as_active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread meanwhile.
+    """Make a session the active session of this thread for the time of the block.
 
-    Before Spark registers a source it looks up the name in the active session. What that one has and this one has not,
-    it takes for a source of Spark's own, which nobody may replace (DATA_SOURCE_ALREADY_EXISTS).
+    Before Spark registers a source, it looks up the name in the active session. If the active session has the name but
+    `spark` does not, Spark takes it for one of its own sources, which cannot be replaced (DATA_SOURCE_ALREADY_EXISTS).
     """
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:  # a session of Spark Connect: the server looks it up

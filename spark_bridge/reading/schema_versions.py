@@ -1,8 +1,7 @@
 """The schema version of each record, for a reader that does not report it.
 
-A topic with one version needs no look-up: everything in a planned range was written with versions that the registry
-had when the range was planned. With several versions, the records' entries are read a second time with Pulsar's own
-client.
+A topic with one version needs no look-up of entries: all records of a planned range have versions that the registry
+had when the range was planned. With several versions, the entries are read a second time with Pulsar's own client.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PLACES: Final = ("topic", "partition", "ledger", "entry")
 
 
 class VersionLookup:
-    """Fills the column `schema_version` of record batches in one task. Holds options only, for it is pickled."""
+    """Fills the column `schema_version` of record batches in one task. It holds options only, because it is pickled."""
 
     def __init__(self, options: BridgeOptions) -> None:
         self._options = options
@@ -54,7 +53,7 @@ class VersionLookup:
             yield _replaced(batch, versions)
 
     def _only_version(self, topic: str) -> int | None:
-        """The version, where the registry knows just one."""
+        """The topic's version if the registry has only one; else None."""
         with PulsarAdmin(self._options, patience_s=self._options.operation_timeout_seconds) as admin:
             found = admin.schemas(topic)
         return found[0]["version"] if len(found) == 1 else None

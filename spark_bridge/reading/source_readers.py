@@ -1,6 +1,6 @@
-"""The readers of the data source `cassandra_cdc` that Spark calls when a query runs: one of batches, one of streams.
+"""The readers of the data source `cassandra_cdc` that Spark calls when a query runs: one for batches, one for streams.
 
-Spark makes these objects in short-lived Python processes and pickles them into tasks, so they hold options only.
+Spark makes these objects in short-lived Python processes and pickles them for tasks, so they hold options only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Ranges whose ends are fixed now, so that every attempt of a task reads the same."""
+        """The ranges to read. Their ends are fixed now, so that every attempt of a task reads the same messages."""
         return _partitions(plan_batch(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -36,21 +36,22 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Lives as long as the running query, in a separate process beside the driver.
+    """The reader of a stream. It lives as long as the running query, in a separate process beside the driver.
 
-    How far a micro-batch goes is PySpark 4.1's way here; `AdmittedStreamReader` does it as later ones ask for it.
+    This class ends micro-batches as PySpark 4.1 asks for it; `AdmittedStreamReader` does it for later versions.
     """
 
     def __init__(self, options: BridgeOptions) -> None:
         self._options = options
-        self._known_topics: set[str] = set()  # whose schema was looked at
+        self._known_topics: set[str] = set()  # topics whose schema was checked
         self._creations: dict[str, tuple[Position, str | None]] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's name)
         """Where a new query starts; decided once.
 
         The text differs from that of every later offset, so that Spark runs a first batch even if there is nothing to
-        read: only with it the checkpoint keeps the start, and `latest` would otherwise be another one after a restart.
+        read. Only this batch writes the start to the checkpoint. Without it, `latest` would be another position after a
+        restart.
         """
         with self._admin() as admin:
             positions = starting_positions(self._options, admin, self._topic_partitions(admin))
@@ -59,7 +60,7 @@ class StreamReader(DataSourceStreamReader):
         return {topic: f">{text}" for topic, text in offset.items()}
 
     def latestOffset(self) -> Offset:  # noqa: N802
-        """The end of every topic partition that there is now, or as far as the limits of a micro-batch allow."""
+        """The current end of every topic partition, or an earlier position within the limits of a micro-batch."""
         with self._admin() as admin:
             ends = self._ends(admin)
             if self._options.is_limited:
@@ -71,7 +72,7 @@ class StreamReader(DataSourceStreamReader):
             return offset_of(ends, self._created(admin, ends))
 
     def partitions(self, start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[InputPartition]:
-        """The ranges of one micro-batch; a topic partition that was added later is read from its beginning."""
+        """The ranges of one micro-batch. A topic partition that was added later is read from its beginning."""
         with self._admin() as admin:
             creations = [creations_of(start), creations_of(end)]
             return _partitions(plan_ranges(self._options, positions_of(start), positions_of(end), admin, creations))
@@ -81,7 +82,10 @@ class StreamReader(DataSourceStreamReader):
         return _read(self._options, partition)
 
     def commit(self, end: Mapping[str, str]) -> None:
-        """The checkpoint holds the offsets; a durable subscription lets go of what was read."""
+        """Move the durable subscription, if the options name one, so that Pulsar may delete what was read.
+
+        The offsets themselves are in the checkpoint.
+        """
         if self._options.subscription is not None:
             with self._admin() as admin:
                 self._hold(admin, positions_of(end))
@@ -95,7 +99,10 @@ class StreamReader(DataSourceStreamReader):
         return {topic: admin.last_position(topic) for topic in self._topic_partitions(admin)}
 
     def _created(self, admin: PulsarAdmin, ends: Mapping[str, Position]) -> Mapping[str, str]:
-        """The topic partitions' creations; asked again when an end is in another ledger, or not behind the one before."""
+        """The topic partitions' creations.
+
+        They are asked for again if an end is in another ledger, or before the last end.
+        """
         for topic, end in ends.items():
             asked, creation = self._creations.get(topic, (BEGINNING, None))
             if creation is None or end.ledger != asked.ledger or end < asked:
@@ -110,7 +117,7 @@ class StreamReader(DataSourceStreamReader):
         return found
 
     def _admin(self) -> PulsarAdmin:
-        # A running query sits out a restart of the broker.
+        # A running query must survive a restart of the broker.
         return PulsarAdmin(self._options, patience_s=self._options.operation_timeout_seconds)
 
 
@@ -120,5 +127,5 @@ def _partitions(ranges: Sequence[TopicRange]) -> list[InputPartition]:
 
 def _read(options: BridgeOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if partition is None or not isinstance(partition.value, TopicRange):
-        return iter(())  # what Spark plans itself where there is nothing to read
+        return iter(())  # a partition that Spark plans itself if there is nothing to read
     return read_range(options, partition.value)

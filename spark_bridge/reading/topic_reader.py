@@ -1,7 +1,7 @@
-"""Reads a range of one topic partition, in an executor, with Pulsar's Reader: no subscription is left behind.
+"""Reads a range of one topic partition, in an executor, with Pulsar's Reader, which leaves no subscription behind.
 
-The caller gets Arrow record batches of bounded size. The range (start, end] is exact: it is the same when a task is
-run again, and a batch entry is never cut.
+The caller gets Arrow record batches of bounded size. The range (start, end] is exact: a task that is run again reads
+the same messages, and an entry that is a batch is never cut.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ class TopicRange:
     start: Position
     end: Position
     ledger_ends: tuple[Position, ...] = ()
-    """The last entry of the range in each ledger that had any when it was planned; without them no loss is noticed."""
+    """The last entry of the range in each ledger that had entries when the range was planned.
+
+    Without them, no loss is noticed.
+    """
 
 
 def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
-    """Everything in the range as record batches of the raw contract. Raises TopicReadError, DataLossError."""
+    """All messages of the range, as record batches by RAW_SCHEMA. Raises TopicReadError, DataLossError."""
     if span.end.entry < 0 or span.end <= span.start:
         return
     client = open_client(options)
@@ -63,7 +66,7 @@ def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBa
 
 
 def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[str, str] | None:
-    """Properties of the last message of the range's last entry; None when it no longer exists."""
+    """Properties of the last message of the range's last entry; None if the entry no longer exists."""
     if span.end.entry < 0:
         return None
     client = open_client(options)
@@ -82,7 +85,7 @@ def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[st
 def end_within(
     options: BridgeOptions, span: TopicRange, max_rows: int | None, max_bytes: int | None
 ) -> tuple[Position, int, int]:
-    """How far of a range keeps within limits: the last entry, its rows and bytes; one entry at least.
+    """The part of a range within limits, at least one entry: its last entry, and the part's rows and bytes.
 
     Raises TopicReadError.
     """
@@ -147,11 +150,11 @@ def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) ->
     entry: Place | None = None
     place, version, publish_time_us = "", 0, 0
     for message, at, index in _messages(reader, options, span):
-        if at != entry:  # what all messages of an entry share
+        if at != entry:  # all messages of an entry have these in common
             entry, place = at, f"{at[0]}:{at[1]}:{span.partition}"
             version, publish_time_us = message.int_schema_version(), message.publish_timestamp() * 1000
         event_time_ms = message.event_timestamp()
-        # A null value and an empty one are the same on the wire for DataStax's connector: there is no row.
+        # For DataStax's connector, a null value and an empty one are the same on the wire: there is no row.
         key, value = _key(message, place, span), message.data() or None
         rows.append(
             (
@@ -177,10 +180,10 @@ def _messages(
 ) -> Iterator[tuple[_pulsar.Message, Place, int]]:
     """The messages of the range with their places and batch indexes (-1: no batch).
 
-    A message in chunks belongs to the range that holds its first chunk; its place is that of the last one. The messages
-    are the client's C++ objects: the wrapper hides the schema version's number.
+    A message in chunks belongs to the range with its first chunk, but its place is that of its last chunk. The messages
+    are the C++ objects of the client, because its Python wrapper hides the number of the schema version.
     """
-    # plain tuples: this runs once a message
+    # plain tuples, because this runs once for each message
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start
     last = (start, -1)
@@ -199,7 +202,7 @@ def _messages(
             continue
         index = message_id.batch_index()
         if (at, index) <= last:
-            continue  # a client that connects again may be given messages again
+            continue  # after a reconnect, the client may get messages again
         last = (at, index)
         yield message, at, index
         if at == end and index + 1 >= _batch_size(message_id):
@@ -208,10 +211,11 @@ def _messages(
 
 
 def _refuse_gap(options: BridgeOptions, span: TopicRange, after: Place, before: Place | None) -> None:
-    """Check again if a planned end of a ledger did not come between two messages; None: nothing follows.
+    """Raise DataLossError if a ledger between two messages was deleted before its planned end was read.
 
-    Pulsar deletes whole ledgers, and does not wait for a reader without a subscription: it continues behind them. A ledger
-    that still exists has no more for readers; the last entry may be one of Pulsar's own marks.
+    `before` is None if no message follows. Pulsar deletes whole ledgers, and does not wait for a reader without a
+    subscription: the reader continues after them. If the ledger still exists, nothing is lost: its last entry may be
+    one of Pulsar's own markers, which readers do not get.
     """
     missed = [
         each
@@ -228,11 +232,11 @@ def _refuse_gap(options: BridgeOptions, span: TopicRange, after: Place, before: 
 
 
 def _next(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange, at: Place) -> _pulsar.Message | None:
-    """The next message after `at`; None when the rest of the range was trimmed away and nothing follows it."""
+    """The next message after `at`; None if the rest of the range was trimmed and nothing follows it."""
     deadline = None
     while True:
         try:
-            # The C++ reader: what the wrapper makes of a message costs as much again, and cuts schema versions to text.
+            # The C++ reader: Python's wrapper of a message doubles the cost, and turns the schema version to text.
             return reader._reader.read_next(_POLL_MS)  # noqa: SLF001
         except pulsar.Timeout:
             now = time.monotonic()
@@ -253,7 +257,7 @@ def _nothing_left(reader: pulsar.Reader) -> bool:
     try:
         return reader.is_connected() and not reader.has_message_available()
     except pulsar.PulsarException:
-        return False  # the broker is away; wait for it until the deadline
+        return False  # the broker does not answer; `_next` waits for it until the deadline
 
 
 def _key(message: _pulsar.Message, place: str, span: TopicRange) -> bytes:
@@ -262,14 +266,17 @@ def _key(message: _pulsar.Message, place: str, span: TopicRange) -> bytes:
         if text:
             return binascii.a2b_base64(text, strict_mode=True)
         problem = "no key"
-    except ValueError:  # binascii.Error, and what is not even ASCII
+    except ValueError:  # binascii.Error, or a text that is not ASCII
         problem = "a key that is not base64"
     reason = f"message {place} has {problem}: this is no topic of KEY_VALUE SEPARATED records"
     raise TopicReadError(span.partition_topic, place, reason)
 
 
 def _first_chunk(message_id: _pulsar.MessageId) -> Place:
-    """Where a message begins: for one in chunks its id holds that of its first chunk, behind its own fields."""
+    """Place of a message's first chunk.
+
+    In the id of a message in chunks, the first chunk's id follows its own fields.
+    """
     numbers = {_LEDGER: -1, _ENTRY: -1}
     for field, value in message_id_fields(message_id.serialize()):
         if field in numbers:
@@ -278,7 +285,7 @@ def _first_chunk(message_id: _pulsar.MessageId) -> Place:
 
 
 def _batch_size(message_id: _pulsar.MessageId) -> int:
-    """Number of messages in the id's entry, which has no accessor. 0 without a batch."""
+    """Number of messages in the id's entry; 0 without a batch. The client has no accessor for it."""
     for field, value in message_id_fields(message_id.serialize()):
         if field == _BATCH_SIZE:
             return value

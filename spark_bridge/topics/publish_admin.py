@@ -53,8 +53,7 @@ class PublishAdmin(PulsarAdmin):
         return answer.headers.get("X-Pulsar-producer-name") if answer.is_success else None
 
     def creations(self, partitions: list[str]) -> dict[str, str | None]:
-        """The creation of each partition; None for one without records, because the broker deletes it when it is
-        idle."""
+        """The creation of each partition; None for one without records, which the broker deletes when it is idle."""
         return {each: self.creation(each) if self.last_position(each).entry >= 0 else None for each in partitions}
 
     def _is_deduplicated(self, partition: str) -> bool:

@@ -1,1 +1,1 @@
-"""An archive of commit log segments in Spark: the changes, the cells that every row had, a table at a moment."""
+"""An archive of commit log segments in Spark: its changes, the history of cells, a table at a moment."""

@@ -3,7 +3,7 @@
     <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst
     <archiveUrl>/<node id>/schema-history.json
 
-fsspec opens the URL, as for the agent.
+fsspec opens the URL, as in the agent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class _FileSystem(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedSegment:
-    """One segment. `modified_ms` is when the archive got it, as its store says; None where it does not say."""
+    """One segment.
+
+    `modified_ms`: when the archive got it, by the listing of its store; None if the listing has no time.
+    """
 
     node: str
     name: str
@@ -48,7 +51,10 @@ class ArchivedSegment:
 
 
 class CommitLogArchive:
-    """Reads the listing of an archive, no segment. The constructor raises ConfigError, the methods ArchiveReadError."""
+    """Reads the listing and the schema histories of an archive, but no segment.
+
+    The constructor raises ConfigError, the methods raise ArchiveReadError.
+    """
 
     def __init__(self, url: str) -> None:
         self._url: Final = url
@@ -60,7 +66,7 @@ class CommitLogArchive:
         self._root: Final = str(root).rstrip("/")
 
     def nodes(self) -> list[str]:
-        """Host ids of the nodes that it holds segments of; at least one."""
+        """Host ids of the nodes that have a folder in the archive; at least one."""
         with self._errors(self._url):
             if not self._files.exists(self._root):
                 raise ArchiveReadError(self._url, "is not there; check archiveUrl, and the rights to it")
@@ -73,7 +79,7 @@ class CommitLogArchive:
         return found
 
     def segments(self, node: str) -> list[ArchivedSegment]:
-        """Of one node, by id, each once."""
+        """The segments of one node, sorted by id, each once."""
         folder = f"{self._root}/{node}"
         with self._errors(folder):
             listed = self._files.ls(folder, detail=True)
@@ -92,11 +98,11 @@ class CommitLogArchive:
         return [found[segment_id] for segment_id in sorted(found)]
 
     def schema(self, node: str) -> ArchivedSchema:
-        """By what the segments of a node are read."""
+        """The schema history of a node, which its segments are decoded with."""
         return ArchivedSchema.of_text(self.schema_text(node))
 
     def schema_text(self, node: str) -> bytes:
-        """The same as it stands there, and found to be whole."""
+        """The schema history of a node as text, after a check that it can be read."""
         path = f"{self._root}/{node}/{ARCHIVED_SCHEMA_NAME}"
         with self._errors(path):
             if not self._files.exists(path):

@@ -1,4 +1,4 @@
-"""A table as the schema histories of an archive know it: its lives, its definitions, since when the archive is whole."""
+"""A table in the schema histories of an archive: its lives, its definitions, and since when the archive is complete."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from spark_bridge.commitlog.options import CommitLogOptions
 
 __all__ = ["ArchivedTable", "iso_time"]
 
-# 100 ns between 1582-10-15, which the times in uuids count from, and 1970
+# From the epoch of uuids (1582-10-15) to that of Unix, in units of 100 ns.
 _UUID_EPOCH: Final = 0x01B21DD213814000
 
 
 class _Definition(NamedTuple):
-    """Of any node. They sort by time, those that differ in their user types alone, too."""
+    """A definition of a table, in the history of any node.
+
+    `types_since_us` orders definitions that differ only in their user types.
+    """
 
     since_us: int
     types_since_us: int
@@ -35,12 +38,13 @@ class _Definition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTable:
-    """One table at a moment. `columns` are the types of all columns that it ever had, by name.
+    """One table at a moment. `columns`: types of all columns that it ever had, by name. Times are microseconds.
 
-    `began_us`: since when the archive has the segments of all of its nodes, `last_node` the one that came last, `first_began_us`
-    since when it has those of any; `created_us`: when the table was made, as far as known.
-    `untracked_us`: since when it had `cdc = false` for the first time, up to the moment (0: not known); None: never.
-    `dropped_after_us`: when a node last had the table, which no node has now; None: one has it, or that is not known.
+    `first_began_us`: since when the archive has segments of at least one node. `began_us`: since when it has those of
+    all nodes; `last_node` is the node that came last. `created_us`: when the table was made, or its first known
+    definition. `untracked_us`: when the table first had `cdc = false`, up to the moment (0: time not known); None if it
+    never had. `dropped_after_us`: the last time at which a node had the table, if no node has it now; None if a node
+    has it, or if the time is not known.
     """
 
     table: TableMetadata
@@ -91,7 +95,10 @@ class ArchivedTable:
         )
 
     def require(self, moment_us: int, *, partial: bool) -> None:
-        """Raises ConfigError where the archive does not have all that the table had at the moment, unless that is wanted."""
+        """Raise ConfigError if the archive may lack data that the table had at the moment.
+
+        With `partial`, this is an error only before the archive began, or after the table was dropped.
+        """
         if moment_us < self.first_began_us:
             reason = (
                 f"{iso_time(moment_us)} is before the archive began ({iso_time(self.first_began_us)}): "
@@ -121,7 +128,7 @@ class ArchivedTable:
 
 
 def iso_time(time_us: int) -> str:
-    """For messages."""
+    """A time as text, for messages."""
     try:
         return datetime.fromtimestamp(time_us / 1_000_000, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
@@ -135,8 +142,12 @@ def _dropped_after_us(definitions: Sequence[ArchivedDefinition]) -> int | None:
 
 
 def _began_ms(schema: ArchivedSchema, segments: Sequence[ArchivedSegment]) -> int:
-    """Since when the archive has all segments of a node. If the first is gone, a life cycle has deleted the oldest: then since
-    the oldest one was archived. An id does not say when: Cassandra counts on from the start of the node."""
+    """Since when the archive has all segments of a node.
+
+    If the first segment is missing, a life cycle rule of the store has deleted the oldest ones. The result is then the
+    time when the oldest remaining segment was archived. Its id is not this time: Cassandra counts ids up from the
+    node's start.
+    """
     if segments and (schema.first_segment is None or segments[0].segment_id <= schema.first_segment):
         return schema.began_ms
     archived_ms = segments[0].modified_ms if segments else None
@@ -152,12 +163,12 @@ def _types(definitions: Iterable[TableMetadata]) -> dict[str, CqlType]:
 
 
 def _life_at(created_us: Mapping[UUID, int], moment_us: int | None) -> UUID:
-    """The last table of the name at the moment (None: now), or the first one."""
+    """Id of the newest table of this name at the moment (None: now); the first one if there was none yet."""
     at_us = max(created_us.values()) if moment_us is None else moment_us
     born = [each for each in created_us if created_us[each] <= at_us]
     return max(born, key=created_us.__getitem__) if born else min(created_us, key=created_us.__getitem__)
 
 
 def _created_us(table_id: UUID, first_us: int) -> int:
-    """The time inside the id if Cassandra made the id; otherwise that of the first definition."""
+    """The time inside the id if Cassandra made the id; otherwise the time of the first definition."""
     return (table_id.time - _UUID_EPOCH) // 10 if table_id.version == 1 else first_us

@@ -22,9 +22,9 @@ __all__ = ["CellVersion", "PartitionHistory", "ends_of"]
 
 
 class CellVersion(NamedTuple):
-    """One version. `replaced_at` is the write time (microseconds) of the first thing that shadows it; None: it still stands.
+    """One version of a cell. `replaced_at`: write time (microseconds) of the first value or deletion that shadows it.
 
-    `replaced_by` is `value`, `tombstone` or `deletion`.
+    `replaced_by` is `value`, `tombstone` or `deletion`. Both are None if nothing shadows the version.
     """
 
     clustering: Clustering
@@ -36,7 +36,7 @@ class CellVersion(NamedTuple):
 
 
 def ends_of(versions: Iterable[Cell], deletions: Sequence[Deletion]) -> Iterator[tuple[Cell, int | None, str | None]]:
-    """The versions of one cell, each once, oldest first, with what ended it."""
+    """The versions of one cell, each once, oldest first, with `replaced_at` and `replaced_by`."""
     ordered = in_order(set(versions))
     deleted = sorted({each.writetime for each in deletions})
     for at, cell in enumerate(ordered):
@@ -49,7 +49,7 @@ def ends_of(versions: Iterable[Cell], deletions: Sequence[Deletion]) -> Iterator
 
 
 class PartitionHistory:
-    """Takes the changes of one partition, in any order and however often. All versions are in memory."""
+    """Collects the changes of one partition, in any order and any number of copies. All versions are in memory."""
 
     def __init__(self, covers: Covers) -> None:
         self._covers: Final = covers
@@ -60,7 +60,7 @@ class PartitionHistory:
         self._cells: Final[dict[Clustering, dict[CellName, set[Cell]]]] = defaultdict(lambda: defaultdict(set))
 
     def add(self, change: Change) -> None:
-        """Take a change."""
+        """Add a change."""
         if change.deletion is not None:
             if change.scope == "partition_deletion":
                 self._partition.add(change.deletion)
@@ -74,7 +74,7 @@ class PartitionHistory:
             self._cells[change.clustering][name].add(cell)
 
     def versions(self) -> Iterator[CellVersion]:
-        """Of all cells."""
+        """The versions of all cells."""
         for clustering, cells in self._cells.items():
             of_row = [*self._partition, *self._rows[clustering], *self._of_ranges(clustering)]
             for (column, path), versions in cells.items():

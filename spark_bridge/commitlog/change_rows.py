@@ -1,7 +1,7 @@
-"""Mutations as rows of the data source: one for each row that was changed, and for each deletion of many rows.
+"""Mutations as rows of the data source: one row for each changed row, and one for each deletion of many rows.
 
-With `values=json` keys, paths and values are JSON text; with `values=cql` they are the CQL bytes, which is what the functions
-of `spark_bridge.commitlog` fold.
+With `values=json`, keys, paths and values are JSON text. With `values=cql`, they are CQL bytes, which the functions of
+`spark_bridge.commitlog` fold.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def spark_schema(form: Form) -> StructType:
     return from_arrow_schema(_arrow_schema(form))
 
 
-# One row, by the columns behind `segment_id`; the cells are apart. The second is the table: `ChangeRows` knows its names.
+# One row: the columns after `segment_id`, without the cells. The table is an index into the tables of `ChangeRows`.
 _Change = tuple[
     int | None,  # position
     int | None,  # table
@@ -84,7 +84,7 @@ _Change = tuple[
 
 
 class _TableTexts:
-    """Turns one table's bytes into text; columns by name and type, because a type may have been altered."""
+    """Converts one table's bytes to text. Columns are by name and type, because a type may have been altered."""
 
     def __init__(self, index: int, table: TableMetadata) -> None:
         self.index: Final = index
@@ -94,9 +94,9 @@ class _TableTexts:
 
 
 class ChangeRows:
-    """Collects the rows of one segment into record batches. `wanted`: ids of the tables whose rows are (None: all).
+    """Collects the rows of one segment into record batches. `wanted`: ids of the tables to collect (None: all).
 
-    `written` are bounds of the highest write time of a row, in microseconds, the second left out.
+    `written`: bounds of the rows' highest write time, in microseconds. The second bound is exclusive.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ChangeRows:
         self._changes: list[_Change] = []
         self._cell_counts: list[int] = []
         self._cells: list[Cell] = []
-        # Of JSON only: the cells' own bytes are what `values=cql` shows.
+        # Only for JSON: with `values=cql`, the bytes are taken from the cells.
         self._paths: list[str | None] = []
         self._values: list[str | None] = []
         self._size = 0
@@ -129,9 +129,9 @@ class ChangeRows:
         return len(self._changes) >= _ROWS_PER_BATCH or self._size >= _BYTES_PER_BATCH
 
     def add(self, position: int, size: int, mutation: Mutation) -> None:
-        """Raises CqlValueError where bytes are no value of their column's type; what was added of the mutation stays.
+        """Add the rows of a mutation. `size`: number of the mutation's bytes.
 
-        `size` are the mutation's bytes.
+        Raises CqlValueError if bytes are not a value of their column's type. Rows that were added before stay.
         """
         self._size += size
         for update in mutation.updates:
@@ -139,11 +139,11 @@ class ChangeRows:
                 self._add_update(position, update)
 
     def add_fault(self, position: int | None, reason: str) -> None:
-        """A part of the segment that cannot be read."""
+        """Add a row about a part of the segment that cannot be read."""
         self._append((position, None, "fault", None, None, None, None, None, None, None, reason))
 
     def take(self) -> pa.RecordBatch:
-        """The collected rows, which are forgotten here."""
+        """Return the collected rows, and begin a new batch."""
         schema, count = _arrow_schema(self._form), len(self._changes)
         columns = list(zip(*self._changes, strict=True)) or [()] * 11
         (
@@ -237,7 +237,7 @@ class ChangeRows:
             times.append(deletion.timestamp)
             if len(times) == 1:
                 kind = "row_deletion"
-        # Before the change: where bytes are no value of their type, nothing of the row stays.
+        # Before the change is added: if bytes are not a value of their type, no part of the row must stay.
         shown = None if self._form == "cql" else self._cell_texts(cells, texts)
         change = (
             position, texts.index, kind, key, clustering, max(times), marker, deletion, None, complex_deletions, None,
@@ -259,7 +259,7 @@ class ChangeRows:
         return found
 
     def _append(self, change: _Change, cell_count: int = 0) -> bool:
-        """False where the write time is not wanted."""
+        """Add a change. Return False if it was left out because of its write time."""
         writetime = change[5]
         if self._has_bounds and writetime is not None and not self._is_wanted_time(writetime):
             return False
@@ -284,7 +284,7 @@ def _structs(
     kind: pa.StructType,
     attributes: tuple[str, ...],
 ) -> pa.StructArray:
-    """The attributes by the struct's fields."""
+    """Structs of these attributes of the values, in the order of the struct's fields."""
     mask = [each is None for each in values]
     if all(mask):
         return pa.nulls(len(values), kind)

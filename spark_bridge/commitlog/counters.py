@@ -1,10 +1,10 @@
-"""Counters: a cell has the count of each node that led an update, and the counter is their sum.
+"""Counters: a cell has the count of each node that coordinated an update as leader, and the counter is their sum.
 
     Context => Count(Int16) {HeaderElement(Int16)} {Shard}
     Shard   => Id(16 bytes) Clock(Int64) Count(Int64)
 
-Of two states of a node's shard, the one with the higher clock is newer. Every header element stands for a global
-shard, which is what Cassandra writes since 2.1. Cassandra source: o.a.c.db.context.CounterContext. Pure.
+If a node's shard has two states, the one with the higher clock is newer. Every header element stands for a global
+shard, the only kind that Cassandra writes since 2.1. Cassandra source: o.a.c.db.context.CounterContext. Pure.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _Shards = dict[bytes, tuple[int, int]]
 
 
 def counter_total(context: bytes) -> AvroValue:
-    """The counter's value. Raises CqlValueError."""
+    """The counter's value; None for an empty context. Raises CqlValueError."""
     return sum(count for _, count in _shards(context).values()) if context else None
 
 
 def merged_counters(left: bytes, right: bytes) -> bytes:
-    """The later state of every shard that either knows. Raises CqlValueError."""
+    """A context with the later state of each shard of both contexts. Raises CqlValueError."""
     if not left or not right:
         return left or right
     shards = _shards(left)

@@ -1,4 +1,4 @@
-"""How Cassandra sorts the values of a type: CQL bytes to something that Python compares in the same order. Pure.
+"""How Cassandra sorts the values of a type: sort keys for CQL bytes, which Python compares in the same order. Pure.
 
 An empty value comes first. Cassandra source: o.a.c.db.marshal.*Type.compareCustom, AbstractType.ComparisonType.
 """
@@ -22,33 +22,39 @@ _INTEGERS: Final = frozenset({"bigint", "counter", "int", "smallint", "time", "t
 
 
 def order_of(cql_type: CqlType) -> Order:
-    """A sort key for values of the type. Cassandra compares the bytes of types that are not named here."""
+    """A function that gives sort keys of the type's values.
+
+    For types that are not named here, Cassandra compares bytes.
+    """
     compare = _order(cql_type)
     return lambda data: (1, compare(data)) if data else (0,)
 
 
 class ClusteringOrder:
-    """Where rows lie to the bounds of ranges: a bound is a prefix of the clustering columns.
+    """Compares rows with the bounds of ranges. A bound is a prefix of the clustering columns.
 
-    An inclusive start lies before all rows with its prefix, an exclusive one after them; for an end it is the other way.
+    An inclusive start lies before all rows with its prefix, an exclusive one after them. For an end, it is the reverse.
     """
 
     def __init__(self, columns: Sequence[tuple[CqlType, bool]]) -> None:
-        """`columns`: type, and whether the column is in descending order."""
+        """`columns`: type of each clustering column, and True if the column is in descending order."""
         self._orders: Final = [(order_of(cql_type), is_reversed) for cql_type, is_reversed in columns]
 
     def is_after(self, row: Sequence[bytes | None], start: Sequence[bytes | None], *, inclusive: bool) -> bool:
-        """True when a range that starts there can hold the row."""
+        """True when a range that starts at `start` can hold the row."""
         side = self._compare(row, start)
         return side > 0 or (side == 0 and inclusive)
 
     def is_before(self, row: Sequence[bytes | None], end: Sequence[bytes | None], *, inclusive: bool) -> bool:
-        """True when a range that ends there can hold the row."""
+        """True when a range that ends at `end` can hold the row."""
         side = self._compare(row, end)
         return side < 0 or (side == 0 and inclusive)
 
     def _compare(self, row: Sequence[bytes | None], bound: Sequence[bytes | None]) -> int:
-        """The first column that differs decides; 0 where the row has the bound's prefix. An open end has none."""
+        """1 if the row is after the bound, -1 if before; 0 if the row has the bound's prefix, as with an open end.
+
+        The first column that differs decides.
+        """
         for value, limit, (order, is_reversed) in zip(row, bound, self._orders, strict=False):
             if value == limit:
                 continue
@@ -92,7 +98,7 @@ def _order(cql_type: CqlType) -> Order:
 
 
 def _java_float_order(value: float) -> tuple[bool, float, float]:
-    """-0.0 before 0.0, NaN behind all."""
+    """Sort key of a float: -0.0 before 0.0, NaN last."""
     is_nan = math.isnan(value)
     return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
 
@@ -103,7 +109,7 @@ def _decimal(data: bytes) -> Decimal:
 
 
 def _uuid(data: bytes) -> tuple[int, int, bytes]:
-    """By version, version 1 by its time, then by bytes."""
+    """Sort key of a uuid: by version, then version 1 by its time, then by bytes."""
     version = data[6] >> 4
     return version, _uuid_time(data) if version == 1 else 0, data[8:] if version == 1 else data
 
@@ -117,7 +123,7 @@ def _uuid_time(data: bytes) -> int:
 
 
 def sized_values(data: bytes, at: int) -> Iterator[bytes | None]:
-    """The values from `at` on, each behind its size; None for a null."""
+    """The values from `at` on, each of which follows its size; None for a null."""
     while at < len(data):
         (size,) = _INT32.unpack_from(data, at)
         at += _INT32.size

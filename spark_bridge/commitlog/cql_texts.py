@@ -1,4 +1,4 @@
-"""CQL bytes of keys and cells as JSON text, in the form that the data topic's JSON has (schemas.json_value). Pure."""
+"""CQL bytes of keys and cells as JSON text, in the form of the data topic's JSON (schemas.json_value). Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ _INDEX_SIZE: Final = 2
 
 
 def cell_reader(cql_type: CqlType, path: bytes | None) -> Reader:
-    """Reads the value of one cell of a column; `path` is that of the cell, None unless the column is multi-cell."""
+    """A function that reads the value of one cell. `path`: path of the cell; None unless the column is multi-cell."""
     return value_reader(_cell_type(cql_type, path)) if cql_type != _COUNTER else counter_total
 
 
 def path_reader(cql_type: CqlType) -> Reader:
-    """Reads the path of a cell of a multi-cell column: list element's timeuuid, set's element, map's key, field's name."""
+    """A function that reads the path of a cell of a multi-cell column.
+
+    The path is the timeuuid of a list element, the element of a set, the key of a map, or the name of a field.
+    """
     match cql_type:
         case SetType(element):
             return value_reader(element)
@@ -47,16 +50,16 @@ class CellTexts:
         self._values: Final[dict[bytes | None, tuple[Reader, Callable[[AvroValue], str]]]] = {}
 
     def path(self, path: bytes | None) -> str | None:
-        """None where the column is not multi-cell. Raises CqlValueError."""
+        """The path as text; None if the column is not multi-cell. Raises CqlValueError."""
         return None if path is None else self._path_text(self._read_path(path))
 
     def value(self, path: bytes | None, value: bytes | None) -> str | None:
-        """None for a tombstone; an element of a set is its own value. Raises CqlValueError."""
+        """The value as text; None for a tombstone. The value of a set's cell is its element. Raises CqlValueError."""
         if value is None:
             return None
         if self._is_set:
             return self.path(path)
-        # what a field's type is depends on the path, what others' are does not
+        # only in a user type does the type of a cell depend on its path
         of_path = path if isinstance(self._type, UserType) else None
         known = self._values.get(of_path)
         if known is None:
@@ -74,11 +77,14 @@ class KeyTexts:
         self._clustering: Final = _texts(table.clustering_key)
 
     def partition(self, key: bytes) -> str:
-        """Raises CqlValueError."""
+        """The partition key as a JSON object. Raises CqlValueError."""
         return _object(self._partition, split_partition_key(key, self._count))
 
     def clustering(self, values: Sequence[bytes | None]) -> str:
-        """Of a row, or of the prefix that bounds a range: fewer values, or none. Raises CqlValueError."""
+        """The clustering of a row, or of a range's bound (a prefix, possibly empty), as a JSON object.
+
+        Raises CqlValueError.
+        """
         return _object(self._clustering[: len(values)], values)
 
 
@@ -103,7 +109,7 @@ def _object(columns: Sequence[_ColumnText], values: Sequence[bytes | None]) -> s
 
 
 def path_type(cql_type: CqlType) -> CqlType:
-    """What the paths of a multi-cell column are shown as."""
+    """The type in which the paths of a multi-cell column are shown."""
     match cql_type:
         case SetType(element):
             return element

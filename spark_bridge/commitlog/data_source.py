@@ -1,6 +1,6 @@
 """The Python Data Source `cassandra_commitlog`: an archive of commit log segments as a DataFrame of changes.
 
-Spark makes these objects in short-lived Python processes and pickles them into tasks, so they hold options only.
+Spark makes these objects in short-lived Python processes and pickles them for tasks, so they hold options only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_bridge.reading.garbage import few_collections
 
 __all__ = ["CommitLogDataSource"]
 
-# Write times come from the clocks of nodes and clients, and the archive's times from others.
+# Tolerance: write times come from the clocks of nodes and clients, the archive's times from other clocks.
 _CLOCKS_DIFFER_MS: Final = 600_000
 _PRUNING: Final = ("node", "segment", "segment_id", "keyspace", "table", "table_id")
 
@@ -49,18 +49,21 @@ class CommitLogDataSource(DataSource):
         return "cassandra_commitlog"
 
     def schema(self) -> StructType:
-        """The same for every archive; wrong options are found here, at `load()`. Raises ConfigError."""
+        """The columns, the same for every archive.
+
+        `load()` calls this, so wrong options are found here. Raises ConfigError.
+        """
         return spark_schema(CommitLogOptions.from_mapping(self.options).values)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A task a segment."""
+        """The reader, with one task for each segment."""
         options = CommitLogOptions.from_mapping(self.options)
         return PushdownReader(options) if options.filter_pushdown else CommitLogReader(options)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """The input of one task. `runs`: first and last id of the archived segments that follow one another."""
+    """The input of one task. `runs`: ids of the node's archived segments, as first and last id of each unbroken run."""
 
     segment: ArchivedSegment
     runs: tuple[tuple[int, int], ...]
@@ -68,14 +71,17 @@ class SegmentTask:
 
 
 class CommitLogReader(DataSourceReader):
-    """All segments of the archive that can hold what is wanted."""
+    """Reads all segments of the archive that can hold wanted changes."""
 
     def __init__(self, options: CommitLogOptions) -> None:
         self._options = options
         self._equal: dict[str, frozenset[object]] = {}
 
     def partitions(self) -> list[InputPartition]:
-        """Raises ConfigError, ArchiveReadError: a missing schema history, a version that is not known."""
+        """The segments to read.
+
+        Raises ConfigError, and ArchiveReadError for a missing schema history or an unknown version.
+        """
         options = self._options
         check_segment_options(options.commitlog_options)
         archive = CommitLogArchive(options.archive_url)
@@ -99,7 +105,7 @@ class CommitLogReader(DataSourceReader):
         """The changes of one segment."""
         task = partition.value if partition is not None else None
         if not isinstance(task, SegmentTask):
-            return  # what Spark plans itself where there is nothing to read
+            return  # a partition that Spark plans itself if there is nothing to read
         options, segment = self._options, task.segment
         text = CommitLogArchive(options.archive_url).schema_text(segment.node)
         schema = known_schema(text, keep_dropped=options.dropped_columns == "show")
@@ -114,7 +120,7 @@ class CommitLogReader(DataSourceReader):
         found = read_segment(
             segment, schema, archived_ids=_ids(task.runs), wanted=task.wanted, options_file=options.commitlog_options
         )
-        # Closed at once when the query stops, for a copy of the segment is open.
+        # `found` is closed at once when the query stops, because it has a copy of the segment open.
         with few_collections(), closing(found):
             for each in found:
                 self._take(rows, segment, each)
@@ -148,7 +154,10 @@ class CommitLogReader(DataSourceReader):
         return [each for each in found if (wanted is None or each in wanted) and self._admits("node", each)]
 
     def _may_hold(self, segment: ArchivedSegment) -> bool:
-        """By its name and by when it was archived. A segment's id is a time before its first change."""
+        """Return False if the segment cannot hold wanted changes, by its name and the time when it was archived.
+
+        A segment's id is a time before its first change.
+        """
         starting, ending = self._options.starting_ms, self._options.ending_ms
         is_too_new = ending is not None and segment.segment_id > ending + _CLOCKS_DIFFER_MS
         is_too_old = (
@@ -160,7 +169,7 @@ class CommitLogReader(DataSourceReader):
         return is_named and not is_too_new and not is_too_old
 
     def _wanted(self, tables: Iterable[TableMetadata]) -> frozenset[UUID] | None:
-        """Ids of the tables that are read; None: of all."""
+        """Ids of the tables to read; None: all tables."""
         by_table = {"keyspace", "table", "table_id"} & self._equal.keys()
         if self._options.table is None and not by_table:
             return None
@@ -183,10 +192,10 @@ class CommitLogReader(DataSourceReader):
 
 
 class PushdownReader(CommitLogReader):
-    """The same, pruned by the query's own filters on node, segment and table, which Spark applies once more."""
+    """The same reader, pruned by the query's filters on node, segment and table. Spark applies these filters again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """Take note of what can be pruned by; all filters stay Spark's."""
+        """Note the filters that can prune. Return all filters, so that Spark applies them, too."""
         for each in filters:
             if isinstance(each, EqualTo | In) and len(each.attribute) == 1 and each.attribute[0] in _PRUNING:
                 values = frozenset(each.value if isinstance(each, In) else (each.value,))
@@ -200,7 +209,7 @@ def _micros(time_ms: int | None) -> int | None:
 
 
 def _runs(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Rising ids as first and last of each run."""
+    """Ascending ids as runs without a gap: the first and the last id of each."""
     ordered = list(ids)
     ends = [at for at, (left, right) in enumerate(pairwise(ordered)) if right != left + 1] + [len(ordered) - 1]
     starts = [0, *(each + 1 for each in ends[:-1])]

@@ -1,6 +1,6 @@
-"""Values of one type that are one value for Cassandra although their bytes differ: 1.0 and 1.00, or a varint with needless bytes.
+"""Values that Cassandra treats as equal although their bytes differ: 1.0 and 1.00, or a varint with superfluous bytes.
 
-Rows and cells with such names are one row and one cell. They keep the bytes of the first that comes.
+Rows and cells whose names are equal in this sense are one row and one cell. They keep the bytes of the first name.
 Cassandra source: o.a.c.db.marshal.DecimalType.compareCustom, IntegerType.compareCustom. Pure.
 """
 
@@ -35,7 +35,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 def canonical_form(cql_type: CqlType) -> _Canonical | None:
-    """From values of the type to bytes that are the same for the same value; None where the value's bytes are."""
+    """A function from a value to bytes that are the same for equal values; None if the value's own bytes are."""
     match cql_type:
         case NativeType("varint"):
             return minimal_varint
@@ -55,7 +55,7 @@ def canonical_form(cql_type: CqlType) -> _Canonical | None:
 
 
 class EqualValues:
-    """Of one table; `columns` are the types of its columns."""
+    """The equal values of one table. `columns`: types of its columns, by name."""
 
     def __init__(self, table: TableMetadata, columns: Mapping[str, CqlType]) -> None:
         self._clustering: Final = [canonical_form(each.type) for each in table.clustering_key]
@@ -66,7 +66,10 @@ class EqualValues:
         }
 
     def unified(self, changes: Iterable[Change]) -> Iterable[Change]:
-        """The changes of one partition with one name for each row and cell; the same where bytes are enough."""
+        """The changes of one partition with one name for each row and cell.
+
+        Unchanged if no type of the table needs it.
+        """
         return self._unified(changes) if self._paths or any(self._clustering) else changes
 
     def _unified(self, changes: Iterable[Change]) -> Iterator[Change]:
@@ -94,7 +97,7 @@ class EqualValues:
 
 
 def _decimal(data: bytes) -> bytes:
-    """Scale and unscaled value, without zeros at the end; an empty value stays empty."""
+    """Scale and unscaled value without trailing zeros. An empty value stays empty."""
     if len(data) <= _INT32.size:
         return data
     (scale,), unscaled = _INT32.unpack_from(data), int.from_bytes(data[_INT32.size :], "big", signed=True)
@@ -107,7 +110,7 @@ def _decimal(data: bytes) -> bytes:
 
 
 def _of_parts(types: Iterable[CqlType], header: int) -> _Canonical | None:
-    """Of values that stand one after the other behind a header, each with its size; the types take turns."""
+    """Canonical form of a header and values after it, each with its size. The types apply to the values in turn."""
     forms = [canonical_form(each) for each in types]
     if not any(forms):
         return None

@@ -16,9 +16,9 @@ __all__ = ["CommitLogOptions"]
 
 
 class CommitLogOptions(BaseModel):
-    """Which archive, and what of it. Names in Spark are the camel case of these fields.
+    """Which archive to read, and what to read from it. In Spark, the options' names are these fields in camel case.
 
-    `starting_time` and `ending_time`: changes whose highest write time lies in between, the end left out.
+    `starting_time` and `ending_time` select changes by their highest write time. The end is exclusive.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
@@ -71,17 +71,17 @@ class CommitLogOptions(BaseModel):
 
     @property
     def node_ids(self) -> frozenset[str] | None:
-        """The nodes that are wanted; None: all."""
+        """The nodes to read; None: all."""
         return None if self.nodes is None else frozenset(each.strip() for each in self.nodes.split(","))
 
     @property
     def starting_ms(self) -> int | None:
-        """Since the epoch."""
+        """`starting_time` in milliseconds since the epoch."""
         return None if self.starting_time is None else parse_time_ms(self.starting_time)
 
     @property
     def ending_ms(self) -> int | None:
-        """Since the epoch."""
+        """`ending_time` in milliseconds since the epoch."""
         return None if self.ending_time is None else parse_time_ms(self.ending_time)
 
 

@@ -1,6 +1,7 @@
 """The bridge from Spark's Arrow batches to the rules: changes in, one Cassandra partition after the other.
 
-The batches of a task hold whole Cassandra partitions, one behind the other, so a task keeps one of them in memory at a time.
+The batches of a task hold complete Cassandra partitions, one after the other, so a task keeps one of them in memory at
+a time.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ __all__ = ["CHANGE_COLUMNS", "Fold", "KeyBytes", "partitions_of"]
 CHANGE_COLUMNS: Final = (
     "partition_key", "kind", "clustering", "marker", "deletion", "range", "complex_deletions", "cells",
 )  # fmt: skip
-"""Of the data source with `values=cql`; the batches are sorted by the first."""
+"""Columns of the data source with `values=cql`. The batches are sorted by the first one."""
 Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What `mapInArrow` takes."""
+"""A function for `mapInArrow`."""
 
 
 def partitions_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, Iterator[Change]]]:
-    """Each partition key with its changes, which have to be taken before the next one is asked for."""
+    """Each partition key with its changes. The caller must consume the changes before it asks for the next key."""
     rows = _rows(batches)
     row = next(rows, None)
 
@@ -64,7 +65,7 @@ def _range(start: Sequence[bytes], start_inclusive: bool, end: Sequence[bytes], 
 
 
 class KeyBytes:
-    """Keys of one table as Avro, and which rows its ranges hold."""
+    """Encodes keys of one table as Avro, and tells which rows a range holds."""
 
     def __init__(self, table: TableMetadata) -> None:
         self._values: Final = KeyValues(table)
@@ -76,7 +77,7 @@ class KeyBytes:
         return self._write(self._values.values(partition_key, clustering))
 
     def covers(self, each: Range, clustering: tuple[bytes | None, ...]) -> bool:
-        """Whether a range holds the row."""
+        """Return True if a range holds the row."""
         order = self._order
         return order.is_after(clustering, each.start, inclusive=each.start_inclusive) and order.is_before(
             clustering, each.end, inclusive=each.end_inclusive

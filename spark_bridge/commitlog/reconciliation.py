@@ -1,6 +1,6 @@
 """Reconciliation of the changes of a partition by Cassandra's own rules, as plain functions of values.
 
-Neither the order of the changes nor their number of copies matters: copies from several replicas count once.
+The order of the changes does not matter. Copies of a change from several replicas count once.
 
 Cassandra source: o.a.c.db.rows.Cells.reconcile, o.a.c.db.LivenessInfo.supersedes, o.a.c.db.DeletionTime,
 o.a.c.db.rows.Row.Merger. Pure.
@@ -40,11 +40,14 @@ Clustering = tuple[bytes | None, ...] | None
 """CQL bytes of a row's clustering columns; STATIC for the static row."""
 STATIC: Final = None
 CellName = tuple[str, bytes | None]
-"""A column, and a path where the column is multi-cell."""
+"""A column, and the cell's path if the column is multi-cell."""
 
 
 class Cell(NamedTuple):
-    """`value` is None for a tombstone. With a `ttl` it expires at its `local_deletion_time` (seconds)."""
+    """A cell.
+
+    `value` is None for a tombstone. With a `ttl`, the cell expires at its `local_deletion_time` (seconds).
+    """
 
     value: bytes | None
     writetime: int
@@ -53,7 +56,7 @@ class Cell(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """That a row was inserted; UPDATE writes none. `expires_at` (seconds) is None without a `ttl`."""
+    """A row marker, which INSERT writes and UPDATE does not. `expires_at` (seconds) is None without a `ttl`."""
 
     writetime: int
     ttl: int = 0
@@ -61,14 +64,14 @@ class Marker(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """Everything in its scope that was written at or before `writetime` is deleted."""
+    """A deletion of everything in its scope that was written at or before `writetime`."""
 
     writetime: int
     local_deletion_time: int
 
 
 class Range(NamedTuple):
-    """Rows between two prefixes of the clustering columns; an empty prefix is an open end."""
+    """The rows between two prefixes of the clustering columns. An empty prefix is an open end."""
 
     start: tuple[bytes | None, ...]
     start_inclusive: bool
@@ -77,7 +80,7 @@ class Range(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One row of the data source. `deletion` is of the partition, of `range` or of the row, as `scope` says."""
+    """One row of the data source. `deletion` deletes the partition, the `range` or the row, depending on `scope`."""
 
     scope: str
     clustering: Clustering = STATIC
@@ -89,28 +92,35 @@ class Change(NamedTuple):
 
 
 Covers = Callable[[Range, tuple[bytes | None, ...]], bool]
-"""Whether a range holds the row of a clustering."""
+"""Returns True if a range holds the row of a clustering."""
 
 
 def newer_cell(left: Cell, right: Cell) -> Cell:
-    """Which of two cells of one column stays."""
+    """The one of two cells of a column that stays."""
     return max(left, right, key=_cell_order)
 
 
 def in_order(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells of one column: each stays when it meets one before it."""
+    """Cells of one column, sorted so that each cell wins over the cells before it."""
     return sorted(cells, key=_cell_order)
 
 
 def _cell_order(cell: Cell) -> tuple[int, bool, bool, int, int, bytes]:
-    """Higher time; then a tombstone or what expires; then a tombstone; later end; lower TTL; larger value."""
+    """Sort key of cells; the last one wins.
+
+    The winner has, by priority: the higher write time; a local deletion time (it is a tombstone, or expires); no value
+    (it is a tombstone); the later local deletion time; the lower TTL; the larger value.
+    """
     ends = cell.local_deletion_time is not None
     is_tombstone = ends and cell.ttl == 0
     return cell.writetime, ends, is_tombstone, cell.local_deletion_time or 0, -cell.ttl, cell.value or b""
 
 
 def newer_counter(left: Cell, right: Cell) -> Cell:
-    """A tombstone wins whatever its time; else every node's share in its later state."""
+    """The result of two counter cells. A tombstone always wins, with any write time.
+
+    Without a tombstone, the result has the later state of each node's shard.
+    """
     if left.value is None or right.value is None:
         tombstones = [each for each in (left, right) if each.value is None]
         return max(tombstones, key=_cell_order)
@@ -118,9 +128,9 @@ def newer_counter(left: Cell, right: Cell) -> Cell:
 
 
 def counter_cells(known: Sequence[Cell], cell: Cell) -> Sequence[Cell]:
-    """The cells of a counter with one more, without those that add nothing to a later one.
+    """The known cells of a counter and one more, without cells that add nothing to a later one.
 
-    They are merged when the deletion of their row is known: of what it covers, no share counts.
+    They are merged only when the deletion of their row is known, because shards in deleted cells must not count.
     """
     if any(_adds_nothing(cell, each) for each in known):
         return known
@@ -132,22 +142,25 @@ def _adds_nothing(cell: Cell, later: Cell) -> bool:
 
 
 def newer_marker(left: Marker, right: Marker) -> Marker:
-    """Which of two markers of one row stays: higher time; then what expires, the later, the one with the lower TTL."""
+    """The one of two markers of a row that stays.
+
+    By priority: the higher write time; an expiring marker; the later expiry; the lower TTL.
+    """
     return max(left, right, key=lambda each: (each.writetime, each.ttl > 0, each.expires_at or 0, -each.ttl))
 
 
 def newer_deletion(left: Deletion, right: Deletion) -> Deletion:
-    """Which of two deletions of one scope stays."""
+    """The one of two deletions of a scope that stays."""
     return max(left, right)
 
 
 def deletes(deletion: Deletion | None, writetime: int) -> bool:
-    """True when the deletion shadows what was written then."""
+    """True when the deletion shadows data with this write time."""
     return deletion is not None and writetime <= deletion.writetime
 
 
 def is_live(part: Cell | Marker, now_s: int) -> bool:
-    """True when it is neither a tombstone nor expired at `now_s` (since the epoch)."""
+    """True when the cell or marker is not a tombstone, and has not expired at `now_s` (seconds since the epoch)."""
     if isinstance(part, Marker):
         return part.expires_at is None or now_s < part.expires_at
     if part.local_deletion_time is None:
@@ -181,7 +194,7 @@ class _RowState:
 
 
 class Partition:
-    """The changes of one partition, folded: memory is that of its rows, not of its history."""
+    """The changes of one partition, folded. It needs memory for the partition's rows, not for its history."""
 
     def __init__(self, covers: Covers, *, is_counter: bool = False) -> None:
         self._covers: Final = covers
@@ -191,7 +204,7 @@ class Partition:
         self._rows: Final[dict[Clustering, _RowState]] = {}
 
     def add(self, change: Change, until_us: int | None = None) -> None:
-        """Take a change, or what of it was written at or before `until_us`."""
+        """Add a change, or its part that was written at or before `until_us`."""
         deletion = change.deletion
         if deletion is not None and until_us is not None and deletion.writetime > until_us:
             deletion = None
@@ -227,7 +240,7 @@ class Partition:
                 row.cells[name] = cell if known is None else newer_cell(known, cell)
 
     def rows(self) -> Iterator[RemainingRow]:
-        """The remaining part of every row, the static one included; rows of which nothing remains are left out."""
+        """The remaining part of every row, including the static row. Rows without a remaining part are left out."""
         for clustering, row in self._rows.items():
             deletion = self._deletion_of(clustering, row)
             cells = {

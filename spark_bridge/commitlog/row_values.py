@@ -1,4 +1,4 @@
-"""The remaining cells of a row as values of its columns, in Avro form; cells of a collection become one. Pure."""
+"""The remaining cells of a row as column values in Avro form. The cells of a collection become one value. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class KeyValues:
         self._readers: Final = [value_reader(each.type) for each in table.primary_key]
 
     def values(self, partition_key: bytes, clustering: Clustering) -> dict[str, AvroValue]:
-        """By column; clustering columns without a value, as of the static row or a prefix, are null. Raises CqlValueError."""
+        """Values of the key's columns, by column. Raises CqlValueError.
+
+        Clustering columns without a value are null, as in the key of a static row, or in a prefix.
+        """
         found: list[bytes | None] = [*split_partition_key(partition_key, self._count), *(clustering or ())]
         found += [None] * (len(self._names) - len(found))
         return {
@@ -54,7 +57,8 @@ class RowValues:
         }
 
     def without_dropped(self, row: RemainingRow) -> RemainingRow:
-        """The row by the table's definition: no cells of columns that it has not, or that are older than their column."""
+        """The row without cells of columns that the table lacks, or that are not newer than the drop of their
+        column."""
         cells = {
             name: cell
             for name, cell in row.cells.items()
@@ -63,7 +67,7 @@ class RowValues:
         return row._replace(cells=cells)
 
     def values(self, rows: Sequence[RemainingRow], now_s: int) -> tuple[dict[str, AvroValue], dict[str, int]]:
-        """Of a row and the static row beside it: values by column, and the write times of those that are one cell."""
+        """Values by column of a row and its static row, and the write times of the columns that are one cell."""
         living: dict[str, list[tuple[bytes | None, Cell]]] = defaultdict(list)
         for row in rows:
             for (column, path), cell in row.cells.items():
@@ -111,7 +115,7 @@ def _fields_assembler(cql_type: UserType) -> _Assemble:
         found: dict[str, AvroValue] = dict.fromkeys(names)
         for path, cell in cells:
             index = int.from_bytes(path or b"", "big")
-            if index < len(names):  # else a field that was added later
+            if index < len(names):  # a higher index is a field that was added later
                 found[names[index]] = readers[index](cell.value or b"")
         return found
 

@@ -1,4 +1,4 @@
-"""Reads segments of an archive into mutations, with the agent's decoder, compiled if the worker has it so.
+"""Reads segments of an archive into mutations, with the agent's decoder; with its compiled form if the worker has it.
 
 Except for the modules that name the decoder's values, this is the only module of the bridge that knows the agent.
 Archived segments have the agent's own format, and a second decoder could contradict the first.
@@ -60,7 +60,7 @@ _reported_slow = False
 
 
 class ReadMutation(NamedTuple):
-    """One mutation; `position` is the end of its entry, as Cassandra counts, `size` its bytes."""
+    """One mutation. `position`: the end of its entry, as Cassandra counts positions. `size`: number of its bytes."""
 
     position: int
     size: int
@@ -68,7 +68,7 @@ class ReadMutation(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something of a segment cannot be read: one mutation, or everything behind the position."""
+    """A part of a segment that cannot be read: one mutation, or everything after the position."""
 
     position: int | None
     reason: str
@@ -76,7 +76,10 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSchema:
-    """The tables of one node: the newest definition of each, and all of those where it matters which one is used."""
+    """The tables of one node.
+
+    `tables`: newest definitions. `versions`: all definitions of tables that need more than one.
+    """
 
     tables: Mapping[UUID, TableMetadata]
     versions: Mapping[UUID, TableVersions]
@@ -84,7 +87,7 @@ class KnownSchema:
 
 
 def refuse_newer_versions(segments: Iterable[ArchivedSegment]) -> None:
-    """Raises ArchiveReadError that names the first segment of a version which this decoder does not know."""
+    """Raise ArchiveReadError if a segment has a version that this decoder does not know. It names the first one."""
     for each in segments:
         try:
             version_rules(each.version)
@@ -93,13 +96,16 @@ def refuse_newer_versions(segments: Iterable[ArchivedSegment]) -> None:
 
 
 def check_segment_options(path: Path | None) -> None:
-    """Raises ConfigError when the file of `commitlogOptions` is no good, or its key store is not."""
+    """Raise ConfigError if the file of `commitlogOptions`, or its key store, is not usable."""
     _segment_options(path)
 
 
 @lru_cache(maxsize=4)
 def known_schema(text: bytes, *, keep_dropped: bool) -> KnownSchema:
-    """What decodes the node's segments, of the text of its history. With `keep_dropped` cells of columns that were dropped later stay."""
+    """The schema that decodes a node's segments, from the text of its schema history.
+
+    With `keep_dropped`, cells of columns that were dropped later stay.
+    """
     schema = ArchivedSchema.of_text(text)
     made = {table_id: TableVersions(each) for table_id, each in _definitions(schema, keep_dropped).items()}
     return KnownSchema(
@@ -116,7 +122,7 @@ def _definitions(schema: ArchivedSchema, keep_dropped: bool) -> Mapping[UUID, li
     """Every definition of every table, by table id, oldest first."""
     found: dict[UUID, list[TableVersion]] = defaultdict(list)
     for each in sorted(schema.definitions, key=lambda each: each.key):
-        # Everything is read, whether a table had `cdc = true` or not.
+        # Tables with and without `cdc = true` are read, so `cdc` must not make definitions differ.
         table = replace(tables_of(each.rows)[each.table_id], cdc=False)
         if keep_dropped:
             dropped = tuple(replace(column, dropped_time_us=_NEVER_US) for column in table.dropped_columns)
@@ -133,10 +139,11 @@ def read_segment(
     wanted: frozenset[UUID] | None,
     options_file: Path | None,
 ) -> Generator[ReadMutation | Fault, None, None]:
-    """The mutations of a segment, and what cannot be read of it. Of mutations of one table those that are wanted (None: all).
+    """The mutations of a segment, and its parts that cannot be read.
 
-    `archived_ids` are the node's segments in the archive. Raises ArchiveReadError where nothing can be read: no file, no
-    key, an unknown version.
+    `wanted`: ids of tables (None: all). Mutations without one of them are left out. `archived_ids`: ids of the node's
+    segments in the archive. Raises ArchiveReadError if nothing can be read because of a missing key, or an unknown
+    version or encoding.
     """
     _say_when_slow()
     options = _segment_options(options_file)
@@ -155,7 +162,7 @@ def read_segment(
 
 
 class _Decoding:
-    """Entries of one segment to mutations."""
+    """Decodes the entries of one segment to mutations."""
 
     def __init__(
         self, schema: KnownSchema, archived: SegmentIds, segment_id: int, wanted: frozenset[UUID] | None
@@ -187,7 +194,7 @@ class _Decoding:
     def _interpreted(self, entry: CommitLogEntry, version: int) -> ReadMutation | Fault | None:
         payload, wanted = entry.payload, self._wanted
         is_single = payload[:1] == b"\1"
-        # Of several tables the ids stand where only decoding finds them, but as these bytes.
+        # Only decoding finds the ids in a mutation of several tables. So the whole payload is searched for their bytes.
         if wanted is not None and not (
             payload[1:17] in wanted if is_single else any(each in payload for each in wanted)
         ):

@@ -20,7 +20,7 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Make the formats `cassandra_cdc` and `cassandra_commitlog` known to a session.
 
-    Raises ConfigError on PySpark 3.5, which cannot.
+    Raises ConfigError on PySpark 3.5, which has no Python data sources.
     """
     readers.register(spark)
     _register_archive(spark)
@@ -29,7 +29,7 @@ def register(spark: SparkSession) -> None:
 def commit_log(spark: SparkSession, options: Mapping[str, str | int | bool]) -> DataFrame:
     """The changes in an archive, as `spark.read.format("cassandra_commitlog")` gives them. Raises ConfigError.
 
-    Filters on node, segment and table prune the segments where the session has `spark.sql.python.filterPushdown.enabled`.
+    Filters on node, segment and table prune the segments if `spark.sql.python.filterPushdown.enabled` is true.
     """
     _register_archive(spark)
     given = option_texts(options)
@@ -39,7 +39,7 @@ def commit_log(spark: SparkSession, options: Mapping[str, str | int | bool]) -> 
 
 
 def _register_archive(spark: SparkSession) -> None:
-    """Make the format `cassandra_commitlog` known to a session. Raises ConfigError on PySpark 3.5, which cannot."""
+    """Make the format `cassandra_commitlog` known to a session. Raises ConfigError on PySpark 3.5."""
     if not HAS_DATA_SOURCES:
         raise ConfigError.of("format", "cassandra_commitlog needs Python data sources: PySpark 4.1 or later")
     from spark_bridge.commitlog.data_source import CommitLogDataSource

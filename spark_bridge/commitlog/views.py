@@ -65,9 +65,10 @@ _ROWS: Final = pa.schema(
 
 def cell_history(spark: SparkSession, options: Options, *, numbers: Numbers = "decimal") -> DataFrame:
     """Each value that each column of each row ever had: the key's columns, `column`, `path`, `value` (JSON; null for a
-    tombstone), `writetime`, `ttl`, `expires_at`, `replaced_at` and `replaced_by`, which are null for what still stands.
+    tombstone), `writetime`, `ttl`, `expires_at`, `replaced_at` and `replaced_by` (both null if nothing replaced the
+    value).
 
-    A key with a column of one of these names is one struct `key`. Raises ConfigError, ArchiveReadError.
+    If a column of the key has one of these names, the key is one struct `key`. Raises ConfigError, ArchiveReadError.
     """
     parsed = _parsed(options)
     table = _fetched(parsed)
@@ -79,10 +80,11 @@ def latest_cells(
     spark: SparkSession, options: Options, *, clock_s: int | None = None, numbers: Numbers = "decimal"
 ) -> DataFrame:
     """The newest cell of every column of every row, as Cassandra reconciles them: the key's columns, `column`, `path`,
-    `value` (JSON; null for a tombstone), `writetime`, `ttl`, `expires_at`, and whether it `is_live` at `clock_s` (None: now).
+    `value` (JSON; null for a tombstone), `writetime`, `ttl`, `expires_at`, and whether it `is_live` at `clock_s` (None:
+    now).
 
-    What a deletion of its row, range, partition or collection shadows is left out. A key with a column of one of these names
-    is one struct `key`. Raises ConfigError, ArchiveReadError.
+    Cells that a deletion of their row, range, partition or collection shadows are left out. If a column of the key has
+    one of these names, the key is one struct `key`. Raises ConfigError, ArchiveReadError.
     """
     parsed = _parsed(options)
     table = _fetched(parsed)
@@ -100,11 +102,12 @@ def as_of(
     partial: bool = False,
     numbers: Numbers = "decimal",
 ) -> DataFrame:
-    """The table as it was at a moment: what was written at or before it, by write time, and had not expired.
+    """The table as it was at a moment: all that was written at or before it, by write time, and had not expired.
 
-    With `writetimes` there is one more column of this name, a map of column to microseconds, for what is one cell. `partial` takes a
-    table that is older than the archive of one of the nodes, or had `cdc = false`, too: changes may be missing. Raises
-    ConfigError for a moment before the archive began or after the table was dropped; ArchiveReadError.
+    With `writetimes`, there is one more column of this name: a map of column to microseconds, for columns that are one
+    cell. `partial` also accepts a table that is older than the archive of one of the nodes, or that had `cdc = false`.
+    Changes may then be missing. Raises ConfigError for a moment before the archive began or after the table was
+    dropped; ArchiveReadError.
     """
     parsed, moment_us = _parsed(options), _micros(moment)
     table = _fetched(parsed, moment_us)
@@ -133,7 +136,7 @@ def as_of(
 
 
 def _parsed(options: Options) -> CommitLogOptions:
-    """Results from damaged segments would be silently wrong, so these fail unless the options say otherwise."""
+    """The parsed options. Damaged segments fail by default, because results from them would be silently wrong."""
     texts = option_texts(options)
     if "damagedsegments" not in {name.lower() for name in texts}:
         texts["damagedSegments"] = "fail"
@@ -158,7 +161,7 @@ def _folded(
 
 
 def _keyed(cells: DataFrame, table: TableMetadata, numbers: Numbers) -> DataFrame:
-    """With the key's columns in place of its bytes; as one struct where a name of theirs is taken."""
+    """The cells with the key's columns instead of its bytes; with one struct `key` if one of their names is taken."""
     key = RecordDecoder(table.full_name, [(_VERSION, _record(data_key_schema(table)))], numbers)
     others = [each for each in cells.columns if each != "key"]
     decoded = cells.select(key.decode(F.col("key"), F.lit(_VERSION)).alias("key"), *others)
@@ -177,7 +180,7 @@ def _fields(struct: str, names: Sequence[str]) -> list[Column]:
 
 
 def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
-    """Changes to the rows that SELECT would have shown."""
+    """A fold of changes to the rows that SELECT would have returned at the moment."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
         now_s = moment_us // 1_000_000
@@ -199,7 +202,7 @@ def rows_fold(table: TableMetadata, moment_us: int) -> Fold:
 
 
 def _shown(remaining: Sequence[RemainingRow], now_s: int) -> Iterator[list[RemainingRow]]:
-    """Each row that is visible, with the static row; the static row alone where there is no other."""
+    """Each visible row together with the static row; only the static row if no other row is visible."""
     statics = [each for each in remaining if each.clustering is STATIC and each.is_visible(now_s)]
     rows = [each for each in remaining if each.clustering is not STATIC and each.is_visible(now_s)]
     if rows:
@@ -247,7 +250,7 @@ def _history_fold(table: ArchivedTable) -> Fold:
 
 @dataclass(slots=True)
 class _Texts:
-    """Paths and values as JSON text, by the types that the columns have now, or had last."""
+    """Converts paths and values to JSON text, by the newest known type of each column."""
 
     types: Mapping[str, CqlType]
     known: dict[str, CellTexts]
@@ -290,7 +293,7 @@ def _refuse_counters(table: TableMetadata) -> None:
 
 
 def _micros(moment: Moment) -> int:
-    """Raises ConfigError."""
+    """A moment in microseconds since the epoch. Raises ConfigError."""
     if isinstance(moment, int) and not isinstance(moment, bool):
         if moment > time.time_ns() // 1000 + _YEAR_US:
             raise ConfigError.of("moment", f"{moment} is more than a year ahead; give microseconds since the epoch")

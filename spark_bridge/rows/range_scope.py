@@ -1,7 +1,7 @@
 """Which rows a range deletion covers: clustering values between two bounds, compared as Cassandra compares them.
 
 Cassandra source: o.a.c.db.ClusteringComparator, ClusteringBound. A bound is a prefix of the clustering columns; an
-inclusive start lies before all rows with that prefix, an exclusive one after them; for an end it is the other way.
+inclusive start lies before all rows with that prefix, an exclusive one after them. For an end, it is the reverse.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 spark_bridge.register(spark)
 spark_bridge.current_table(spark, {"serviceUrl": ..., "adminUrl": ..., "topic": ...}).show()
 
-And an archive of commit log segments by the data source `cassandra_commitlog`: its changes, the history of cells, a table at a moment.
+And an archive of commit log segments, by the data source `cassandra_commitlog`: its changes, the history of cells, a
+table at a moment.
 
 spark_bridge.as_of(spark, {"archiveUrl": ..., "table": "shop.orders"}, "2026-11-23T12:00:00Z").show()
 """
@@ -42,7 +43,7 @@ __all__ = [
     "wait_until_complete",
 ]
 
-# Imported when they are asked for: Spark starts Python processes for each read, which need the data source only.
+# Imported on first use: Spark starts Python processes for each read, and these need the data source only.
 _HOMES = {
     **dict.fromkeys(("raw_batch", "raw_stream"), "spark_bridge.reading.readers"),
     **dict.fromkeys(("changes", "current_table", "typed"), "spark_bridge.rows.current_table"),

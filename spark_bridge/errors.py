@@ -6,17 +6,18 @@ CdcError
    ├─ ArchiveReadError          an archive of commit log segments, or a segment of it, cannot be read
    ├─ CassandraReadError        Cassandra does not answer, or a range of tokens could not be read
    ├─ EventSendError            events could not be published to an events topic
-   ├─ PulsarUnreachableError    admin or broker does not answer: check the address, start it, run again
-   │  └─ AccessRefusedError     they refuse what was asked
+   ├─ PulsarUnreachableError    admin service or broker does not answer: check the address, start it, run again
+   │  └─ AccessRefusedError     they refuse access
    ├─ TopicError                the topic is missing, or has no key-value schema
    ├─ TopicReadError            a range of a topic partition could not be read
    ├─ PublishError             records could not be published to a topic of the job `publish`
-   ├─ DataLossError             records were dropped before they were read
+   ├─ DataLossError             records were deleted before they were read
+   │  └─ OtherTopicError        a position belongs to an earlier topic partition of the same name
    ├─ ProgressFileError         a backfill's progress file cannot be used
-   ├─ UnresolvedError           a table is not complete until the given time
-   ├─ StateFileError            how far a job has come cannot be read or written
-   │  └─ DamagedStateError      it can, and is not understood
-   └─ CheckpointError           a query's checkpoint does not tell where the query stands
+   ├─ UnresolvedError           a table is not complete until the given time, or this is not known
+   ├─ StateFileError            the state of a job cannot be read or written
+   │  └─ DamagedStateError      the state is damaged, or of a later version
+   └─ CheckpointError           a query's checkpoint does not show the query's position
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from schemas.errors import CdcError
 
 if TYPE_CHECKING:
-    from schemas.resolved import TableResolved  # it loads fastavro, which takes longer to import than all else here
+    from schemas.resolved import TableResolved  # it imports fastavro, which takes longer than all other imports here
 
 __all__ = [
     "AccessRefusedError",
@@ -50,17 +51,17 @@ __all__ = [
 
 
 def reason_of_spark(text: str) -> str:
-    """The first line of an error's text, or our own line of a Python traceback that Spark passes on."""
+    """The reason in an error's text: the last line of our own errors in a Python traceback, or else the first line."""
     ours = [line for line in text.splitlines() if line.startswith(("spark_bridge.errors.", "schemas.errors."))]
     return ours[-1].split(": ", 1)[1] if ours else (text.splitlines() or ["it gives no reason"])[0]
 
 
 class SparkBridgeError(CdcError):
-    """Root of what the Spark bridge raises besides ConfigError."""
+    """Base of all errors of the Spark bridge except ConfigError."""
 
 
 class _PlaceError(SparkBridgeError):
-    """`reason` says what is wrong at a place: a URL, a topic, a path."""
+    """An error at a place (a URL, a topic, a path). `reason` says what is wrong there."""
 
     _form: ClassVar[str] = "{}: {}"
 
@@ -90,7 +91,7 @@ class TopicError(_PlaceError):
 
 
 class TopicReadError(SparkBridgeError):
-    """Reading a topic partition stopped at a position (`ledger:entry`, the last one that was read)."""
+    """Reading of a topic partition stopped after a position (`ledger:entry`, the last entry that was read)."""
 
     def __init__(self, topic: str, position: str, reason: str) -> None:
         self.topic = topic
@@ -120,9 +121,10 @@ class DataLossError(SparkBridgeError):
 
 
 class OtherTopicError(DataLossError):
-    """A position is not of the topic partition that has its name now: it was made again, or Pulsar was rebuilt.
+    """A position belongs to an earlier topic partition of the same name: the topic was made again, or Pulsar was
+    rebuilt.
 
-    `after` was read of the one before; the one that is there now ends at `before`.
+    `after`: the last position that was read from the earlier topic partition. `before`: the end of the current one.
     """
 
     def __str__(self) -> str:
@@ -141,7 +143,7 @@ class ProgressFileError(_PlaceError):
 
 
 class StateFileError(_PlaceError):
-    """How far a job has come cannot be read or written; `place` is the folder."""
+    """The state of a job cannot be read or written; `place` is its folder."""
 
     _form = "state in {}: {}; check the path, the rights to it, and that Spark has the library and the settings for its file system"
 
@@ -153,19 +155,19 @@ class DamagedStateError(StateFileError):
 
 
 class CheckpointError(_PlaceError):
-    """A query's checkpoint does not show where the query stands; `place` is its path."""
+    """A query's checkpoint does not show the query's position; `place` is its path."""
 
     _form = "checkpoint {}: {}; the option checkpointLocation is that of the query itself"
 
 
 class ArchiveReadError(_PlaceError):
-    """Something of an archive of commit log segments cannot be read; `place` is its path or URL."""
+    """A part of an archive of commit log segments cannot be read; `place` is its path or URL."""
 
     _form = "archive {}: {}"
 
 
 class CassandraReadError(_PlaceError):
-    """Cassandra gives no usable answer; `place` is its address, and the table and tokens that were read."""
+    """Cassandra gives no usable answer; `place` is its address, with the table and the tokens that were read."""
 
     _form = "Cassandra at {}: {}"
 
@@ -177,13 +179,16 @@ class EventSendError(_PlaceError):
 
 
 class PublishError(_PlaceError):
-    """Records could not be published to a topic of the job `publish`. What was stored before is not published again."""
+    """Records could not be published to a topic of the job `publish`.
+
+    Records that are stored are not published again.
+    """
 
     _form = "topic {}: {}"
 
 
 class UnresolvedError(SparkBridgeError):
-    """It is not known until when a table is complete, or it is not complete until the given time."""
+    """A table is not complete until the given time, or it is not known until when it is complete."""
 
     @classmethod
     def unnamed(cls, topic: str) -> Self:
@@ -192,7 +197,7 @@ class UnresolvedError(SparkBridgeError):
 
     @classmethod
     def late(cls, found: TableResolved, until_ms: int, timeout_s: float) -> Self:
-        """It did not come in time."""
+        """The table was not complete until the given time when the timeout ended."""
         reached = (
             "not known" if found.resolved_ms is None else f"{(until_ms - found.resolved_ms) / 1000:.1f} s before it"
         )

@@ -16,11 +16,12 @@ from spark_bridge.spark_line import iceberg_jar, line_jars
 __all__ = ["SMALL_RUNS", "session_builder"]
 
 SMALL_RUNS: Final = {
-    # Delta reads a table's log in so many tasks. Its default of 50 is for logs of millions of files, and costs more than a merge.
-    # Each task generates the code of its expressions again: with one task, a micro-batch takes a fifth less CPU than with two.
+    # The number of tasks in which Delta reads a table's log. Its default of 50 is for logs of millions of files, and
+    # costs more than a merge. Each task generates the code of its expressions again: with one task, a micro-batch takes
+    # a fifth less CPU than with two.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""What small runs need. A mirror sets it for its micro-batches where the session says nothing."""
+"""Settings for small runs. A mirror applies them to its micro-batches unless the session sets them itself."""
 
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
@@ -29,13 +30,14 @@ _USERS_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _WRITES_ARCHIVE: Final = "-XX:ArchiveClassesAtExit"
 _SETTINGS: Final = {
     **SMALL_RUNS,
-    # Spark keeps so many pieces of compiled code. A micro-batch of a mirror has more than the 100 of its default, and the next
-    # one would compile all of them again.
+    # The number of pieces of compiled code that Spark keeps. A micro-batch of a mirror has more than the default of
+    # 100, so the next micro-batch would compile all of them again.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # Otherwise PySpark tells the JVM about the line of Python of each function of a column: most of what the two say to each
-    # other while a mirror plans a micro-batch.
+    # Otherwise, PySpark sends the JVM the line of Python of each column function. This would be most of the traffic
+    # between the two while a mirror plans a micro-batch.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Earlier queries in Spark's user interface: a mirror that follows its topic has thousands, with long plans.
+    # Limits of earlier queries in Spark's user interface: a mirror that follows its topic has thousands, with long
+    # plans.
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
     "spark.sql.ui.retainedExecutions": "20",
@@ -45,9 +47,9 @@ _SETTINGS: Final = {
 
 
 class _Builder(SparkSession.Builder):
-    """One that starts the JVM of a local master with a home that suits this interpreter and its jars.
+    """A builder that starts the JVM of a local master with a Spark home for this interpreter and these jars.
 
-    With another master Spark itself brings jars and PySpark to executors, from its own home.
+    With another master, Spark itself sends jars and PySpark to executors, from its own home.
     """
 
     def __init__(self, jars: Sequence[Path]) -> None:
@@ -59,7 +61,7 @@ class _Builder(SparkSession.Builder):
         master = settings.get("spark.master", "local")  # Spark's own default is `local[*]`
         if "spark.remote" in settings or not (master == "local" or master.startswith("local[")):
             return super().getOrCreate()
-        # Jars that see each other must have one class loader: that of the home, or the one of Spark's settings.
+        # Jars that use each other need one class loader: that of the home, or that of Spark's settings.
         are_alone = settings.get(_JARS) == _jar_list(self._jars) and _PACKAGES not in settings
         given = dict(settings)
         try:
@@ -83,13 +85,13 @@ def _jar_list(jars: Sequence[Path]) -> str:
 
 
 def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: bool = False) -> SparkSession.Builder:
-    """A builder to which the application adds its own settings, and by which it may replace those made here.
+    """A builder of sessions. The application may add settings to it, and replace those made here.
 
-    `jars`: files of spark-avro (and Delta Lake, Iceberg; on PySpark 3.5 the pulsar-spark connector) that are already there;
-    without them Spark fetches what it needs from Maven Central at its start. `delta`: with Delta Lake, for the jobs.
-    `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables.
-    Workers use the running interpreter unless PYSPARK_PYTHON says otherwise: they need this package, pulsar-client and
-    pyarrow as well. Raises ConfigError where this line of Spark has no such jars.
+    `jars`: local files of spark-avro (and of Delta Lake, Iceberg; on PySpark 3.5 of the pulsar-spark connector).
+    Without them, Spark fetches the jars from Maven Central at its start. `delta`: with Delta Lake, for the jobs.
+    `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter unless
+    PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises ConfigError if this
+    line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = _Builder([Path(each) for each in jars]).appName("cassandra-cdc")

@@ -1,14 +1,15 @@
-"""The Spark home with which the JVM of a local master is started: one from which it and its Python processes start fast.
+"""The Spark home with which the JVM of a local master is started. With it, the JVM and its Python processes start fast.
 
-- The JVM puts `python/lib/pyspark.zip` of its home before all other modules of the Python processes that it starts (Spark's
-  `PythonUtils.sparkPythonPath`). The zip has sources alone, so each process compiles PySpark again, which takes a second; a
-  run that reads a topic starts five, one after the other. A PySpark that pip has installed stands beside it, compiled.
-- The JVM shares an archive of loaded classes (CDS, JEP 350) only if it starts with the class path of the JVM that wrote it.
-  Jars that Spark is given later (`spark.jars`) are not on it; a home has its jars there, behind Spark's own, and a place for
-  the archive.
+- The JVM puts `python/lib/pyspark.zip` of its home before all other modules of the Python processes that it starts
+  (Spark's `PythonUtils.sparkPythonPath`). The zip has only sources, so each process compiles PySpark again, which takes
+  a second. A run that reads a topic starts five processes, one after the other. This home has no such zip, so the
+  processes import the PySpark that pip has installed and compiled.
+- The JVM shares an archive of loaded classes (CDS, JEP 350) only if it starts with the class path of the JVM that wrote
+  the archive. Jars that Spark gets later (`spark.jars`) are not on this class path. This home has its jars there, after
+  Spark's own, and a place for the archive.
 
-Where Spark has a configuration from elsewhere it starts as that says: such a file may name another master, jars or options
-of Java, and Spark has no way to add to them.
+If Spark is configured elsewhere, it starts as configured: such a configuration may name another master, jars or Java
+options, and Spark has no way to add to them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from runtime.cache_folder import cache_dir
 __all__ = ["SparkHome", "configured_elsewhere", "spark_home"]
 
 _HOME: Final = "SPARK_HOME"
-# Spark's scripts put it behind Spark's own jars.
+# Spark's scripts add its jars to the class path, after Spark's own.
 _MORE_JARS: Final = "SPARK_DIST_CLASSPATH"
 _CONFIGURATION: Final = (
     _HOME,
@@ -54,13 +55,16 @@ _NEEDED: Final = ("bin", "sbin", _JARS)
 
 @dataclass(frozen=True, slots=True)
 class SparkHome:
-    """A folder below the cache folder, of links to an installed PySpark, for sessions with some more jars."""
+    """A folder below the cache folder, with links to an installed PySpark, for sessions with certain more jars."""
 
     folder: Path
 
     @property
     def archive(self) -> Path | None:
-        """Where the archive of classes is, or would be, for the Java that Spark would start; None: there is no Java."""
+        """Path of the archive of classes for the Java that Spark would start; it need not exist.
+
+        None: there is no Java.
+        """
         java = _java()
         if java is None:
             return None
@@ -69,14 +73,20 @@ class SparkHome:
 
     @property
     def jvm_options(self) -> tuple[str, ...]:
-        """What makes the JVM use the archive; none if it is not there. A JVM that cannot use it starts without."""
+        """Options that make the JVM use the archive; none if the archive does not exist.
+
+        A JVM that cannot use the archive starts without it.
+        """
         archive = self.archive
         if archive is None or not archive.is_file():
             return ()
         return (f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off")
 
     def other_archives(self) -> list[Path]:
-        """Those of the same place of PySpark (of other jars, another Java, an earlier PySpark), and of a PySpark that is gone."""
+        """All other archives for this location of PySpark, and archives whose PySpark is gone.
+
+        The others are for other jars, another Java, or an earlier PySpark.
+        """
         place = self.folder.name.split("-")[0]
         homes = [
             each
@@ -87,7 +97,7 @@ class SparkHome:
 
 
 def configured_elsewhere() -> str | None:
-    """The variable or folder from which Spark takes a configuration that is not the session's; None: there is none."""
+    """The environment variable or folder that configures Spark beside the session; None if there is none."""
     named = next((each for each in _CONFIGURATION if each in os.environ), None)
     if named is not None:
         return named
@@ -100,10 +110,11 @@ def configured_elsewhere() -> str | None:
 
 @contextmanager
 def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
-    """While the JVM of a local master is started: a home, with `jars` behind Spark's own; None: all stays as it is.
+    """For the start of a local master's JVM: set a home, with `jars` after Spark's own. None: the environment is
+    unchanged.
 
-    It stays where a JVM runs already, where Spark is configured elsewhere, where this PySpark was not installed by pip,
-    where its processes run by another interpreter, which may have no PySpark, and where the cache folder cannot be
+    It is unchanged if a JVM runs already, if Spark is configured elsewhere, if this PySpark was not installed by pip,
+    if Spark's Python processes use another interpreter (which may have no PySpark), or if the cache folder cannot be
     written.
     """
     home = _home(jars) if _is_ours_to_choose() else None
@@ -116,7 +127,7 @@ def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
         yield home
     finally:
         for name in (_HOME, _MORE_JARS):
-            os.environ.pop(name, None)  # other processes of this one may have another Spark
+            os.environ.pop(name, None)  # other child processes may use another Spark
 
 
 def _installed() -> Path:
@@ -134,8 +145,8 @@ def _is_ours_to_choose() -> bool:
 def _home(jars: Sequence[Path]) -> SparkHome | None:
     installed = _installed()
     try:
-        # Another PySpark in the same place has other jars, and the same file of a jar may be another jar. In whole seconds:
-        # images of containers have no others.
+        # Another PySpark at the same location has other jars, and a jar's file may be replaced. Times are in whole
+        # seconds, because container images have no fractions.
         state = _digest(pyspark.__version__, int((installed / _JARS).stat().st_mtime))
         files = [(each.absolute(), each.stat().st_size, int(each.stat().st_mtime)) for each in jars]
         home = cache_dir() / "spark-homes" / f"{_digest(installed)}-{state}-{_digest(*files)}"
@@ -153,7 +164,7 @@ def _make(home: Path, installed: Path) -> None:
         for name in _NEEDED:
             (made / name).symlink_to(installed / name)
         made.chmod(0o755)  # mkdtemp makes it private
-        # It appears with all of its links; of two processes the first one makes it.
+        # The home appears with all of its links. If two processes make it, that of the first one stays.
         made.rename(home)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
@@ -162,7 +173,7 @@ def _make(home: Path, installed: Path) -> None:
 
 
 def _java() -> Path | None:
-    """The one that Spark's scripts start (`bin/spark-class`)."""
+    """The Java that Spark's scripts start (`bin/spark-class`)."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     return None if found is None else Path(found).resolve()

@@ -1,7 +1,7 @@
 """The version line of Spark in this interpreter: its features, and the jars that it needs.
 
-4.1 and later read topics by our data source, 3.5 by the pulsar-spark connector; from 4.2 on Spark gives a source the
-position of its query.
+4.1 and later read topics with our data source, 3.5 with the pulsar-spark connector. From 4.2 on, Spark passes the
+query's position to a source.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ __all__ = [
 
 _VERSION: Final = tuple(map(int, pyspark.__version__.split(".")[:2]))
 LINE: Final = ".".join(map(str, _VERSION))
-"""Such as `4.1`."""
+"""The version line, such as `4.1`."""
 
 HAS_DATA_SOURCES: Final = _VERSION >= (4, 1)
-"""Python Data Sources with all that `cassandra_cdc` needs."""
+"""Spark has Python Data Sources with everything that `cassandra_cdc` needs."""
 
 HAS_ADMISSION_CONTROL: Final = _VERSION >= (4, 2)
-"""A Python Data Source is told where its query stands, and fixes the end of an `availableNow` run itself."""
+"""Spark passes the query's position to a Python Data Source, which fixes the end of an `availableNow` run itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """Maven coordinates: what decodes Avro in the JVM, Delta Lake, Apache Iceberg, and what reads topics without data sources.
+    """Maven coordinates of spark-avro, Delta Lake, Apache Iceberg, and of the connector for a line without data
+    sources.
 
-    None: there is none for this line, or it needs none.
+    None: the line has no such jar, or does not need it.
     """
 
     spark_avro: str
@@ -53,7 +54,8 @@ class Jars:
     connector: str | None = None
 
 
-# spark-avro that was built for 4.1.1 runs on all of 4.1 and 4.2; newer builds of the connector fail on tombstones, or do not run
+# spark-avro for 4.1.1 runs on all versions of 4.1 and 4.2. Newer builds of the connector fail on tombstones or do not
+# run.
 _JARS: Final[Mapping[str, Jars]] = {
     "3.5": Jars(
         spark_avro="org.apache.spark:spark-avro_2.12:3.5.7",
@@ -74,11 +76,11 @@ _JARS: Final[Mapping[str, Jars]] = {
 
 
 HAS_ICEBERG: Final = LINE in _JARS and _JARS[LINE].iceberg is not None
-"""Else a mirror's tables are Delta Lake's."""
+"""Iceberg exists for this line. Without it, a mirror can only keep Delta tables."""
 
 
 def line_jars() -> Jars:
-    """Those of this line. Raises ConfigError where none are known to run on it."""
+    """The jars of this line. Raises ConfigError if none are known to run on it."""
     found = _JARS.get(LINE)
     if found is None:
         reason = (
@@ -90,7 +92,7 @@ def line_jars() -> Jars:
 
 
 def iceberg_jar() -> str:
-    """Apache Iceberg of this line. Raises ConfigError where there is none."""
+    """Coordinates of Apache Iceberg for this line. Raises ConfigError if there is none."""
     found = line_jars().iceberg
     if found is None:
         reason = (
@@ -102,13 +104,16 @@ def iceberg_jar() -> str:
 
 
 def try_cast(column: Column, kind: DataType) -> Column:
-    """A cast that gives null for what does not fit. On 3.5 it is the plain one, which does so unless ANSI mode is on."""
+    """A cast that gives null for values that do not fit.
+
+    On 3.5, it is the plain cast, which does so without ANSI mode.
+    """
     if HAS_DATA_SOURCES:
         return column.try_cast(kind)
     return column.cast(kind)
 
 
 def error_condition(error: PySparkException) -> str | None:
-    """The name of Spark's error, such as PATH_NOT_FOUND."""
+    """The name of Spark's error condition, such as PATH_NOT_FOUND."""
     name: str | None = error.getCondition() if HAS_DATA_SOURCES else error.getErrorClass()
     return name

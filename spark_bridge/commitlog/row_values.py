@@ -57,8 +57,7 @@ class RowValues:
         }
 
     def without_dropped(self, row: RemainingRow) -> RemainingRow:
-        """The row without cells of columns that the table lacks, or that are not newer than the drop of their
-        column."""
+        """The row without cells of columns that the table lacks, and without cells from before their column's drop."""
         cells = {
             name: cell
             for name, cell in row.cells.items()

@@ -150,7 +150,7 @@ def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comp
 
 
 def _uuid_order(text: str) -> tuple[str, str, str]:
-    """Sort key of a uuid or timeuuid, as in Cassandra: by version, then version 1 by its time, then by bytes.
+    """Sort key of a uuid or timeuuid: by version, then version 1 by its time, then by unsigned bytes.
 
     Cassandra source: o.a.c.db.marshal.UUIDType.compare, TimeUUIDType.
     """

@@ -121,8 +121,7 @@ class DataLossError(SparkBridgeError):
 
 
 class OtherTopicError(DataLossError):
-    """A position belongs to an earlier topic partition of the same name: the topic was made again, or Pulsar was
-    rebuilt.
+    """A position belongs to an earlier topic partition of this name: the topic was made again, or Pulsar rebuilt.
 
     `after`: the last position that was read from the earlier topic partition. `before`: the end of the current one.
     """

@@ -110,10 +110,9 @@ def configured_elsewhere() -> str | None:
 
 @contextmanager
 def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
-    """For the start of a local master's JVM: set a home, with `jars` after Spark's own. None: the environment is
-    unchanged.
+    """Set the home for the start of a local master's JVM, with `jars` after Spark's own. None: nothing is set.
 
-    It is unchanged if a JVM runs already, if Spark is configured elsewhere, if this PySpark was not installed by pip,
+    Nothing is set if a JVM runs already, if Spark is configured elsewhere, if this PySpark was not installed by pip,
     if Spark's Python processes use another interpreter (which may have no PySpark), or if the cache folder cannot be
     written.
     """

@@ -42,8 +42,7 @@ HAS_ADMISSION_CONTROL: Final = _VERSION >= (4, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """Maven coordinates of spark-avro, Delta Lake, Apache Iceberg, and of the connector for a line without data
-    sources.
+    """Maven coordinates of spark-avro, Delta Lake, Apache Iceberg, and the connector for a line without data sources.
 
     None: the line has no such jar, or does not need it.
     """

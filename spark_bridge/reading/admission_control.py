@@ -1,5 +1,4 @@
-"""The stream reader for PySpark 4.2 and later, which passes the query's position and the micro-batch's limit to a
-source.
+"""The stream reader for PySpark 4.2 and later: Spark passes the query's position and the limit of a micro-batch.
 
 pyspark.sql.streaming.datasource: ReadLimit, SupportsTriggerAvailableNow. On PySpark 4.1, this module cannot be
 imported.

@@ -99,7 +99,7 @@ _FOLDED: Final = pa.schema(
 )
 
 KEPT_SCHEMA: Final = from_arrow_schema(_KEPT)
-"""What a fold keeps of a key for the next one: the columns of a mirror's `records`."""
+"""Columns that a fold keeps of a key for the next fold: those of a mirror's `records`."""
 FOLDED_SCHEMA: Final = from_arrow_schema(_FOLDED)
 """One row for each key, scope and range: `spark_bridge.rows.fold.FoldedKey` as columns."""
 

@@ -97,8 +97,7 @@ def folded(
     *,
     in_ranges: bool = False,
 ) -> DataFrame:
-    """Fold `records` (of `all_records`) and what earlier folds kept. One row for each key, scope and range, by
-    FOLDED_SCHEMA.
+    """Fold the result of `all_records` with rows of earlier folds: one row by FOLDED_SCHEMA per key, scope and range.
 
     `kept`: all kept rows of the Cassandra partitions that occur in the records, as KEPT_SCHEMA with `run`; columns that
     an earlier version did not keep may be missing. For each partition, the rows with the highest `run` count.
@@ -123,12 +122,11 @@ def folded_here(
     clock_s: int | None = None,
     clearings: Sequence[TableClearing] = (),
 ) -> pa.Table | None:
-    """Fold as `folded` does, but immediately and in this process, so that Spark starts no Python process for a few
-    records.
+    """Fold as `folded` does, but immediately and in this process.
 
-    This takes one Spark job. `kept` may be a function, which is called with the owners of the records; a second job
-    then reads what it returns. Return None if this is too much for the driver: more than 20,000 records and kept rows,
-    more than 32 MiB, or a value above 16 KiB.
+    So Spark starts no Python process for a few records. This takes one Spark job. `kept` may be a function, which is
+    called with the owners of the records; a second job then reads what it returns. Return None if this is too much for
+    the driver: more than 20,000 records and kept rows, more than 32 MiB, or a value above 16 KiB.
     """
     if kept is None or isinstance(kept, DataFrame):
         given = _read_here(_all_rows(records, kept))

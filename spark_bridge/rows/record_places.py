@@ -41,10 +41,10 @@ def message_id_of(at: Column) -> Column:
 
 
 def record_source() -> Column:
-    """Place of the change that caused a record (host id of the node, segment, position), the table's id, and whether it
-    is a backfilled row.
+    """Source of a record, by RECORD_SOURCE: the place of its change, the table's id, and if it is a backfilled row.
 
-    Node, segment and position are null if no write caused the record, as for a backfill or an expiry.
+    The place is the host id of the node, segment and position. Node, segment and position are null if no write caused
+    the record, as for a backfill or an expiry.
     """
     said = F.col("properties")
     is_of_write = said[SEGPOS].rlike(_OF_A_WRITE)

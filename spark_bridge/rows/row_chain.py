@@ -1,8 +1,8 @@
 """Every change of every row in a micro-batch, one record after the other. Plain values, no Spark.
 
 A row changes by its own records, by deletions of many rows that cover it, and by records that change its Cassandra
-partition's static columns. Its first image is the mirror's. Its last image is the result of the folding rules, whatever
-the order between topic partitions.
+partition's static columns. Its first image is that of the mirror. Its last image is the result of the folding rules,
+also if the topic partitions give another order.
 
 An image is a number here: that of the row of the given table that holds its values (spark_bridge.rows.row_images).
 """
@@ -27,7 +27,7 @@ STATIC_ID: Final = "static:"
 
 
 class SaidKind(StrEnum):
-    """What a row of the input is: a row of the mirror, its result, or a record (by its scope)."""
+    """The kind of a row of the input: a row of the mirror, its result, or a record (by its scope)."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -111,7 +111,7 @@ class Compared(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """What a record does to one row: it replaces its columns, removes it, or replaces its static columns."""
+    """The effect of a record on one row: it replaces its columns, removes it, or replaces its static columns."""
 
     record: Said
     cells: Said | None = None

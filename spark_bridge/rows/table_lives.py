@@ -1,8 +1,8 @@
 """The lives of a table: each CREATE begins one, and only the records of the latest one count.
 
-Records name the table's id and its generation. The generation is greater in each later life of the table, whatever
-its id: an operator may reuse an id (`CREATE TABLE ... WITH ID`). Records of earlier versions have no generation; the
-time inside their table id, a version 1 uuid, replaces it.
+Records name the table's id and its generation. The generation is greater in each later life of the table. The id does
+not tell the order, because an operator may reuse an id (`CREATE TABLE ... WITH ID`). Records of earlier versions have
+no generation; the time inside their table id, a version 1 uuid, replaces it.
 """
 
 from __future__ import annotations

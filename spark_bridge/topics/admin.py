@@ -138,7 +138,10 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         return [f"{topic}-partition-{index}" for index in range(count)] if count else [topic]
 
     def existing_partitions(self, topic: str) -> list[str]:
-        """As `partitions_of`; empty when the topic does not exist. A client that looks the topic up would create it."""
+        """The result of `partitions_of`; empty if the topic does not exist.
+
+        A client's look-up would create the topic.
+        """
         try:
             names = self.partitions_of(topic)
             if names == [topic]:

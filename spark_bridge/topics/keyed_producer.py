@@ -1,5 +1,4 @@
-"""Publishes records with an Avro key and an Avro value (KEY_VALUE, SEPARATED) to one topic partition, each exactly
-once.
+"""Publishes records with an Avro key and an Avro value (KEY_VALUE, SEPARATED) to one topic partition, each once.
 
 Each record has a number, which grows within the partition. The broker remembers the highest number of each producer
 name, and sends it to a producer that connects. Records up to this number were taken before, and are not sent again. So
@@ -114,8 +113,7 @@ class _Batch:
 
 
 class KeyedProducer:
-    """Publishes records. Use it in a `with` block: if the block ends without an error, its end waits until all is
-    stored.
+    """Publishes records. Use it in a `with` block: its end without an error waits until all records are stored.
 
     Raises PublishError, ConfigError.
     """

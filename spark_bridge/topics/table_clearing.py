@@ -19,12 +19,11 @@ _KINDS: Final = ("truncation", DROP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableClearing:
-    """A truncation or a drop of one life of a table. `time_ms`: the latest time of the nodes, in milliseconds since the
-    epoch.
+    """A truncation or a drop of one life of a table.
 
-    `nodes`: id, segment and position of each node. `positions`: for each partition of `data_topic`, in order, ledger
-    and entry of the last message before the clearing; None if there was none. A topic without partitions has one
-    position.
+    `time_ms`: the latest time of the nodes, in milliseconds since the epoch. `nodes`: id, segment and position of each
+    node. `positions`: for each partition of `data_topic`, in order, ledger and entry of the last message before the
+    clearing; None if there was none. A topic without partitions has one position.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """The job `backfill`: publishes rows that were written before the connector ran, the same way as changes.
 
 The executors read keys by token range and send an event for each to the table's events topic. The connector reads the
-row as it is then. So a backfill is safe beside live changes: no row is ever older than Cassandra's.
+row as it is then. So a backfill is safe beside live changes: it never publishes an older row than Cassandra has.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _SNAPSHOT_PROPERTY: Final = "cdc-snapshot-of"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReport:
-    """What a run did: rows whose events were sent (of a dry run: an estimate), ranges done now and before.
+    """The result of a run: rows whose events were sent, and ranges that were done in this run and before.
 
-    `seconds` is how long it took; of a dry run, about how long the whole would read and send.
+    `seconds`: how long the run took. In a dry run, `rows` and `seconds` are estimates for the whole.
     """
 
     rows: int
@@ -56,10 +56,10 @@ def _report_nothing(done: int, ranges: int, rows: int) -> None:
 
 
 class SendSettings(TypedDict, total=False):
-    """What `backfill`, `initial_snapshot` and `rebuild` all take; the defaults are those of docs/spark.md.
+    """The common settings of `backfill`, `initial_snapshot` and `rebuild`; docs/spark.md has the defaults.
 
-    Token ranges, one task each; rows a second, over all tasks; the file that keeps finished ranges (a run that was killed
-    goes on after them); the prefix of events topics; and a function that gets ranges done, all ranges, rows sent.
+    Token ranges, one task each; rows a second, over all tasks; the file that keeps finished ranges (a run that was
+    killed continues after them); the prefix of events topics; a function that gets ranges done, all ranges, rows sent.
     """
 
     ranges: int
@@ -71,7 +71,7 @@ class SendSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Which rows are sent: by a CQL predicate, of a range of tokens, or all into an emptied data topic (`rebuilt`)."""
+    """The rows to send: by a CQL predicate, of a range of tokens, or all into an emptied data topic (`rebuilt`)."""
 
     where: str | None = None
     tokens: TokenRange = ALL_TOKENS
@@ -93,8 +93,8 @@ def backfill(
 ) -> BackfillReport:
     """Send an event for every row of a table, or for those of a CQL predicate (`where`) or of `tokens` (start, end].
 
-    `dry_run` sends nothing and gives an estimate from a few ranges. When the progress file has every range nothing is
-    sent: `ranges` of the report is 0. Raises ConfigError, TopicError when the events topic does not exist,
+    `dry_run` sends nothing, and estimates from a few ranges. If the progress file has every range, nothing is sent, and
+    `ranges` of the report is 0. Raises ConfigError, TopicError when the events topic does not exist,
     PulsarUnreachableError, CassandraReadError, ProgressFileError; a task that fails raises Spark's error with
     CassandraReadError or EventSendError in it.
     """
@@ -110,10 +110,11 @@ def initial_snapshot(
     table: str,
     **more: Unpack[SendSettings],
 ) -> BackfillReport | None:
-    """A backfill of the whole table, once for each cluster: None when one has finished before, whoever ran it.
+    """Run a backfill of the whole table, once for each cluster. Return None if any job has finished one before.
 
-    That it has is a property of the events topic, with the table's id, so a table that was created anew is read anew.
-    Two that start at the same time both run, which only costs time. Raises what `backfill` raises.
+    A finished backfill is noted in a property of the events topic, with the table's id. So a table that was made again
+    is read again. Two backfills that start at the same time both run, which only costs time. Raises the errors of
+    `backfill`.
     """
     table_id = str(table_metadata(access, keyspace, table).table_id)
     topic = events_topic(keyspace, table, more.get("events_prefix", DEFAULT_EVENTS_PREFIX))
@@ -134,10 +135,10 @@ def rebuild(
     table: str,
     **more: Unpack[SendSettings],
 ) -> BackfillReport:
-    """Fill the emptied data topic `options["topic"]` again with every row. Raises what `backfill` raises.
+    """Fill the emptied data topic `options["topic"]` again with every row. Raises the errors of `backfill`.
 
-    TopicError, too, when the topic has records and the progress file does not tell that they are of a rebuild that was
-    killed. Into an empty topic every row is sent, whatever the progress file says.
+    Raises TopicError, too, if the topic has records, unless the progress file is of a rebuild that was killed. If the
+    topic is empty, every row is sent, also those that the progress file has.
     """
     part = _Part(rebuilt=BridgeOptions.from_mapping(batch_options(options)))
     return _send(spark, options, access, keyspace, table, part, **more)
@@ -185,7 +186,10 @@ def _send(
 
 
 def _progress_of(part: _Part, path: str | None, table_id: UUID, ranges: int) -> Progress:
-    """What was sent before. Raises ProgressFileError, TopicError when a rebuild would add to what its topic holds."""
+    """The progress of earlier runs.
+
+    Raises ProgressFileError, and TopicError if a rebuild would add to existing records.
+    """
     work = {"table_id": str(table_id), "ranges": ranges, "tokens": list(part.tokens), "where": part.where}
     if part.rebuilt is None:
         return Progress.load(path, work)
@@ -209,7 +213,10 @@ def _progress_of(part: _Part, path: str | None, table_id: UUID, ranges: int) -> 
 def _estimate(
     spark: SparkSession, sender: RowSender, plan: list[TokenRange], rows_per_second: float | None
 ) -> BackfillReport:
-    """From some ranges, evenly chosen. Sending costs less than reading and runs beside it."""
+    """An estimate from some evenly chosen ranges.
+
+    Only reading is measured: sending costs less, and runs at the same time.
+    """
     sampled = plan[:: max(1, len(plan) // _SAMPLED_RANGES)]
     started = time.monotonic()
     rows = round(sum(sender.run(spark, sampled, publish=False).values()) * len(plan) / len(sampled))
@@ -220,7 +227,7 @@ def _estimate(
 
 
 def _options_of(options: Options, topic: str) -> BridgeOptions:
-    """The options with the events topic in place of theirs."""
+    """The options with this topic instead of their own."""
     names = ("topic", "topics", "topicspattern")
     given = {name: each for name, each in batch_options(options).items() if name.lower() not in names}
     return BridgeOptions.from_mapping({**given, "topic": topic})

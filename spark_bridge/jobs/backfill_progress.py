@@ -16,20 +16,24 @@ __all__ = ["Progress"]
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The finished ranges of one backfill of one table, on any file system that fsspec knows; no path: nothing is kept.
+    """The finished ranges of one backfill of one table, on any file system that fsspec knows.
 
-    `work` is what is done: table id, number of ranges, tokens, predicate, the data topic of a rebuild.
+    `path` None: nothing is kept. `work` identifies the backfill: table id, number of ranges, tokens, predicate, and the
+    data topic of a rebuild.
     """
 
     path: str | None
     work: Mapping[str, object]
     done: set[int] = field(default_factory=set)
     is_begun: bool = False
-    """There is a file of this work."""
+    """True if there is a file of this work."""
 
     @classmethod
     def load(cls, path: str | None, work: Mapping[str, object]) -> Self:
-        """The content of the file; nothing when there is none. Raises ProgressFileError for the file of other work."""
+        """The content of the file; without a file, no range is finished.
+
+        Raises ProgressFileError for a file of other work.
+        """
         if path is None:
             return cls(path=path, work=work)
         try:
@@ -45,12 +49,12 @@ class Progress:
         return cls(path=path, work=work, done=done, is_begun=True)
 
     def restart(self) -> None:
-        """Nothing is done, whatever the file contained so far. Raises ProgressFileError."""
+        """Begin again without finished ranges, and replace the file. Raises ProgressFileError."""
         self.done, self.is_begun = set(), True
         self.add([])
 
     def add(self, finished: Iterable[int]) -> None:
-        """Keep these as finished, too; the file appears by one rename. Raises ProgressFileError."""
+        """Add finished ranges, and replace the file by a rename. Raises ProgressFileError."""
         self.done |= set(finished)
         if self.path is None:
             return

@@ -1,4 +1,4 @@
-"""What a micro-batch holds."""
+"""The content of a micro-batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from spark_bridge.rows.table_lives import TableLife, generation_column, newest_l
 __all__ = ["MOST_HERE", "NO_CONTENT", "BatchContent", "content_of"]
 
 MOST_HERE: Final = 5_000
-"""So many records are folded in this process, which takes less than to start Spark's Python processes for them."""
+"""Up to this number, records are folded in this process: to start Spark's Python processes for them takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContent:
-    """What a micro-batch holds: records, the last position of each topic partition, the latest life of the table, times.
-
-    `static_columns`: all that records of the table have named, in any order.
+    """The content of a micro-batch: the number of records, the last position of each topic partition, the latest life
+    of the table, all static columns that the table's records have named, and the newest publication in seconds.
     """
 
     records: int
@@ -36,11 +35,14 @@ class BatchContent:
 
 
 NO_CONTENT: Final = BatchContent(records=0, positions={}, life=None, static_columns=(), newest_publish_s=0)
-"""Of a micro-batch without records."""
+"""The content of a micro-batch without records."""
 
 
 def content_of(raw: DataFrame, known: TableLife | None) -> BatchContent:
-    """What a micro-batch of raw rows holds; one pass over it. `known`: the mirror's life, for the batch may lag behind it."""
+    """The content of a micro-batch of raw rows, in one pass.
+
+    `known`: the mirror's life, which may be later than the batch's.
+    """
     said = F.struct(
         F.col("properties")[TABLE_ID].alias("table_id"),
         generation_column().alias("generation"),

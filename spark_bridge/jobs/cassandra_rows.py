@@ -1,6 +1,6 @@
 """Rows of a Cassandra table in Spark, read by token range on the executors and written as the connector writes them.
 
-Key and value are Avro with the table's own schema, so the same decoder reads them and the topic's records.
+Key and value are Avro with the table's own schema, so they have the same decoder as the topic's records.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _ARROW: Final = pa.schema([
     ("token", pa.int64()),
 ])  # fmt: skip
 RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int]
-"""By _ARROW."""
+"""The columns of `_ARROW`."""
 
 TokenRange = tuple[int, int]
 """Tokens (start, end] of Murmur3Partitioner."""
@@ -104,7 +104,7 @@ class CassandraAccess:
         cluster = Cluster(
             list(self.contact_points), port=self.port, auth_provider=login, ssl_context=encryption, connect_timeout=20,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
-            # 4 is spoken by every supported Cassandra and has no checksum per frame to compute in Python
+            # Every supported Cassandra has version 4, and it has no checksum per frame to compute in Python.
             protocol_version=4,
         )  # fmt: skip
         try:
@@ -119,7 +119,7 @@ class CassandraAccess:
 
     @property
     def address(self) -> str:
-        """For messages."""
+        """The contact points and the port, for messages."""
         return f"{','.join(self.contact_points)}:{self.port}"
 
 
@@ -132,7 +132,7 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
 
 
 def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetadata | None:
-    """The same; None when it does not exist. Raises ConfigError, CassandraReadError."""
+    """As `table_metadata`; None when the table does not exist. Raises ConfigError, CassandraReadError."""
     cluster, session = access.open()
     try:
         schema = {
@@ -147,7 +147,7 @@ def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetad
 
 
 def host_ids(access: CassandraAccess) -> frozenset[UUID]:
-    """Of all nodes of the cluster. Raises ConfigError, CassandraReadError."""
+    """Host ids of all nodes of the cluster. Raises ConfigError, CassandraReadError."""
     cluster, session = access.open()
     try:
         rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
@@ -159,7 +159,10 @@ def host_ids(access: CassandraAccess) -> frozenset[UUID]:
 
 
 def token_ranges(count: int, tokens: TokenRange = ALL_TOKENS) -> list[TokenRange]:
-    """A range of tokens, by default the whole ring, in at most `count` ranges of equal width. Raises ConfigError."""
+    """Split a range of tokens, by default the whole ring, into at most `count` ranges of equal width.
+
+    Raises ConfigError.
+    """
     low, high = tokens
     if not _MIN_TOKEN <= low < high < -_MIN_TOKEN:
         raise ConfigError.of("tokens", f"{low} to {high} is no range of tokens: start and end lie in -2^63 to 2^63 - 1")
@@ -174,11 +177,11 @@ def read_rows(
     ranges: Sequence[TokenRange],
     published: PublishedTable | None = None,
 ) -> DataFrame:
-    """`key`, `value`, `has_row` (false: static columns only) and the newest `writetime_us` of every row in the ranges;
-    `key_parts` (CQL bytes of the primary key) and the partition's `token`. Key and value are as the connector publishes them:
-    `published` says so, where it hides columns. `key_parts` are in clear.
+    """Every row in the ranges: `key`, `value`, `has_row` (false: static columns only), the newest `writetime_us`,
+    `key_parts` (CQL bytes of the primary key), and the partition's `token`.
 
-    One task a range. A failed task raises CassandraReadError with the range.
+    Key and value are as the connector publishes them; `published` is for a connector that hides columns. `key_parts`
+    are not hidden. Each range is one task. A failed task raises CassandraReadError with the range.
     """
     plan = spark.createDataFrame(list(ranges), "low bigint, high bigint").repartition(len(ranges))
 
@@ -191,7 +194,7 @@ def read_rows(
 
 
 def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -> None:
-    """Raises ConfigError when Cassandra does not take this CQL predicate, CassandraReadError when it does not answer."""
+    """Raises ConfigError if Cassandra refuses this CQL predicate, CassandraReadError if it does not answer."""
     cluster, session = access.open()
     try:
         session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
@@ -208,8 +211,8 @@ def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -
 class RangeReader:
     """Reads token ranges in one task: whole rows, or their keys and the write times of their regular columns.
 
-    `where` is a CQL predicate that is added to the range's. `written`: only rows whose newest regular cell, or newest static
-    cell, was written in one of these spans.
+    `where` is a CQL predicate that is added to the one of the range. `written`: only rows whose newest regular cell, or
+    newest static cell, was written in one of these spans.
     """
 
     def __init__(
@@ -252,7 +255,7 @@ class RangeReader:
 
     @property
     def statement(self) -> str:
-        """The CQL of one range, whose start and end are to be bound."""
+        """The CQL for one range, with bind markers for its start and end."""
         table = self._table
         names = [_quoted(each.name) for each in (*table.primary_key, *self._values)]
         names += [f"WRITETIME({_quoted(each)})" for each in self._timed]
@@ -281,7 +284,7 @@ class RangeReader:
             yield _batch(rows)
 
     def _row(self, raw: Sequence[bytes | None]) -> RawRow | None:
-        """None for a row that is not wanted for its write times."""
+        """The row by `_ARROW`; None if its write times are outside of `written`."""
         table = self._table
         keys, values = len(table.primary_key), len(self._values)
         *times, token = [
@@ -309,7 +312,7 @@ class RangeReader:
 
 
 class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
-    """Leaves rows as CQL bytes: their Avro form is made of these, and the driver's values would lose some of it."""
+    """Leaves rows as CQL bytes, from which their Avro form is made: the driver's values would lose precision."""
 
     def recv_results_rows(
         self, f: object, protocol_version: int, user_type_map: object, result_metadata: object, policy: object

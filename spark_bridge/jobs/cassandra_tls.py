@@ -1,4 +1,4 @@
-"""TLS to Cassandra for the jobs that read it, on the driver and on the executors: by files, which every one of them has."""
+"""TLS to Cassandra for the jobs that read it. The driver and every executor must have the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CassandraTls"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassandraTls:
-    """Files in PEM: the authorities to trust (None: the system's), and for mutual TLS our certificate and its key."""
+    """PEM files: the trusted authorities (None: the system's), and for mutual TLS our certificate and its key."""
 
     trusted: str | None = None
     certificate: str | None = None

@@ -1,9 +1,9 @@
-"""Writes the archive of Spark's classes that a Spark home has a place for.
+"""Writes the archive of Spark's classes, for which a Spark home has a place.
 
     python -m spark_bridge.jobs.class_archive ARCHIVE JAR [JAR...]
 
-The process runs what the jobs do (Delta Lake's writes and merges, windows, Arrow, a streaming query) on a few rows, and its
-JVM writes the classes that it has loaded as it ends (`-XX:ArchiveClassesAtExit`, JEP 350).
+The process runs the operations of the jobs (Delta Lake's writes and merges, windows, Arrow, a streaming query) on a few
+rows. When its JVM ends, it writes the classes that it has loaded (`-XX:ArchiveClassesAtExit`, JEP 350).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ROWS: Final = 100
 
 
 def write_archive(jars: Sequence[Path]) -> Path:
-    """Write the archive for local sessions with these jars, in place of any other of this PySpark.
+    """Write the archive for local sessions with these jars. It replaces all others of this PySpark.
 
-    Raises ConfigError where Spark's home or Java cannot be chosen here, and SparkBridgeError if Spark fails.
+    Raises ConfigError if Spark's home or Java cannot be chosen here, and SparkBridgeError if Spark fails.
     """
     with spark_home(jars) as home:
         pass
@@ -61,7 +61,7 @@ def write_archive(jars: Sequence[Path]) -> Path:
 
 
 def _write(archive: Path, jars: Sequence[Path]) -> None:
-    # A name of its own until it is whole: another command would start with half of it.
+    # It has another name until it is complete: another command must not start with a part of it.
     written = archive.with_name(f"{archive.name}.{os.getpid()}")
     try:
         _let_spark_write(written, jars)
@@ -80,7 +80,7 @@ def _let_spark_write(archive: Path, jars: Sequence[Path]) -> None:
         except subprocess.TimeoutExpired as error:
             raise SparkBridgeError(f"Spark wrote no archive of its classes within {_PATIENCE_S} s") from error
         finally:
-            # Its JVM, too, which would write the archive even after a Ctrl-C or an error here.
+            # This ends the JVM, too, which would write the archive even after a Ctrl-C or an error here.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -90,7 +90,7 @@ def _let_spark_write(archive: Path, jars: Sequence[Path]) -> None:
 
 
 def _reason(output: str) -> str:
-    """What Java says of itself if it did not start, else the last line."""
+    """Java's message if it did not start, else the last line of the output."""
     lines = output.strip().splitlines() or ["it said nothing"]
     return next((each for each in lines if each.startswith(("Unrecognized", "Cannot", "Error"))), lines[-1])
 
@@ -111,7 +111,7 @@ def _run(archive: str, jars: Sequence[str]) -> None:
     assert gateway is not None  # the session has made it
     spark.stop()
     gateway.shutdown()
-    # The JVM ends when its standard input does, and writes the archive before.
+    # The JVM ends when its standard input is closed, and then writes the archive.
     gateway.proc.stdin.close()
     gateway.proc.wait(_PATIENCE_S)
 

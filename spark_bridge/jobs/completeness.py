@@ -1,7 +1,7 @@
 """Completeness: until when the tables of a run have every write that Cassandra acknowledged.
 
-A resolved timestamp says what the data topic has. So it is asked for first, and then where the topic ends: tables that
-have all records up to there are complete until then.
+A resolved timestamp is about the data topic. So it is read first, and then the topic's end: tables with all records up
+to this end are complete until the timestamp.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Completeness", "tag_commits"]
 
 _log: Final = logging.getLogger(__name__)
 _MOST_WAITING: Final = 64
-# Between two questions of a run that goes on and on.
+# seconds between two requests of a long run
 _PAUSE_S: Final = 2.0
 _PROPERTY: Final = "cdc.resolved"
 _OF_DELTA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -37,9 +37,8 @@ RecordPosition = tuple[int, int, int]
 
 
 class Completeness:
-    """The timestamp of the options' one topic. If it is not known, because no agent publishes progress, nothing fails.
-
-    For any thread.
+    """The resolved timestamps of the options' one topic. If they are not known, because no agent publishes progress,
+    nothing fails. Safe for several threads.
     """
 
     def __init__(self, options: BridgeOptions) -> None:
@@ -58,7 +57,7 @@ class Completeness:
             self._close()
 
     def ask(self) -> None:
-        """Take the resolved timestamp, and then the topic's end; again no sooner than after some seconds."""
+        """Read the resolved timestamp, and then the topic's end. Does nothing within 2 s of the last call that did."""
         with self._lock:
             if time.monotonic() < self._asked_at + _PAUSE_S:
                 return
@@ -78,7 +77,10 @@ class Completeness:
                 del self._waiting[-2]
 
     def reached(self, positions: Mapping[str, RecordPosition]) -> int | None:
-        """The newest time, in milliseconds since the epoch, that tables with all records up to these positions are complete until."""
+        """The newest time until which tables with all records up to these positions are complete; None: not known.
+
+        In milliseconds since 1970. Each time is returned once.
+        """
         with self._lock:
             newest = None
             while self._waiting and all(
@@ -115,7 +117,7 @@ class Completeness:
 
 
 def tag_commits(session: SparkSession, resolved_ms: int | None) -> None:
-    """What the session commits from now on says until when its table is complete, and its epoch before is not: of None nothing.
+    """Set the resolved timestamp that later commits of the session have; None: they have none.
 
     Delta Lake: `userMetadata` in the table's history; Iceberg: a property `cdc.resolved` in the snapshot's summary.
     """

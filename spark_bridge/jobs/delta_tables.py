@@ -18,7 +18,7 @@ __all__ = ["DeltaTable"]
 
 _PROPERTIES: Final = {
     "delta.columnMapping.mode": "name",
-    # a merge need not write whole files anew for a few rows in them
+    # with these, a merge does not rewrite a file for a few of its rows
     "delta.enableDeletionVectors": "true",
 }
 
@@ -26,11 +26,11 @@ _PROPERTIES: Final = {
 _OWN_NAMES: Final = frozenset(
     ("filepath", "rowindexcol", "deletionvectorid", "dvfilepath" if HAS_DATA_SOURCES else "path")
 )
-"""Of the columns that Delta adds itself to find the rows for deletion vectors, in small letters."""
+"""Names of the columns that Delta adds to find the rows for deletion vectors, in lower case."""
 
 
 class DeltaTable(LakeTable):
-    """One table; it need not exist yet."""
+    """One table, which need not exist yet."""
 
     finds_pages: ClassVar[bool] = True
 
@@ -58,7 +58,7 @@ class DeltaTable(LakeTable):
             self._written()
 
     def create(self, rows: DataFrame) -> None:
-        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+        """Create the table, which does not exist, with these rows, in one commit: with all of them or not at all."""
         rows.write.format("delta").options(**_PROPERTIES).save(self.path)
         self._written()
 
@@ -76,7 +76,7 @@ class DeltaTable(LakeTable):
         if HAS_DATA_SOURCES:
             merge = "MERGE WITH SCHEMA EVOLUTION INTO"
         else:
-            merge = "MERGE INTO"  # the SQL of Spark 3.5 knows no schema evolution, but Delta does
+            merge = "MERGE INTO"  # Spark 3.5 has no SQL for schema evolution, but Delta has a setting
             self._spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
         (done,) = self._spark.sql(f"{merge} {self._name} t USING {view} s ON {on} {' '.join(actions)}").collect()
         self._spark.catalog.dropTempView(view)
@@ -94,7 +94,7 @@ class DeltaTable(LakeTable):
         super().update(assignments, condition)
 
     def _avoid_vectors(self) -> None:
-        """Delta fails to make deletion vectors for a table that has a column of one of these names."""
+        """Switch deletion vectors off for a table with a column of `_OWN_NAMES`: Delta fails to make them for it."""
         found = self.read()
         if found is None or _OWN_NAMES.isdisjoint(each.lower() for each in found.columns):
             return
@@ -102,6 +102,6 @@ class DeltaTable(LakeTable):
             self._spark.conf.set(f"spark.databricks.delta.{each}.deletionVectors.persistent", "false")
 
     def compact(self) -> None:
-        """`OPTIMIZE`, by the settings that `fit_session` gives the session."""
+        """`OPTIMIZE`, with the settings that `fit_session` gives the session."""
         self._spark.sql(f"OPTIMIZE {self._name}")
         self._written()

@@ -1,4 +1,4 @@
-"""What is known of a micro-batch of a mirror before it is applied: its records, the schemas, the mirror's progress."""
+"""The plan for a micro-batch of a mirror before it is applied: its records, the schemas, the mirror's progress."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ __all__ = ["EpochPlan"]
 
 
 _EPOCHS_OF_A_LAYER: Final = 400
-"""After so many micro-batches of 1,000 rows, compaction (`MirrorTables.compact_in_turn`) has made one more file of them."""
+"""After this many micro-batches of 1,000 rows, compaction (`MirrorTables.compact_in_turn`) has made one more file of
+their rows, in which a key may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What a micro-batch is applied with; it becomes the next epoch of the tables."""
+    """The input of a micro-batch's application, which becomes the next epoch of the tables."""
 
     schemas: TopicSchemas
     applied: Applied
     content: BatchContent
     is_new_table: bool
     table_bytes: int
-    """Of the mirror's rows and of what it keeps."""
+    """Size of the mirror's rows and kept records."""
     clearings: Sequence[TableClearing] = ()
-    """Truncations and drops that count for the records."""
+    """Truncations and drops that remove some of the records."""
     judges_all: bool = False
-    """Whether all rows are judged again, not only those that records speak of."""
+    """True if all rows are judged again, and not only those of the records' Cassandra partitions."""
     histories: Sequence[LakeTable] = ()
-    """Those that do not have this epoch yet: a run that failed may have written it."""
+    """The histories that do not have this epoch yet: a failed run may have written it."""
 
     @property
     def epoch(self) -> int:
@@ -44,21 +45,21 @@ class EpochPlan:
 
     @property
     def is_large(self) -> bool:
-        """Whether the tables are so large that they should not be written anew for a few rows."""
+        """True if the tables are too large to be rewritten for a few rows."""
         return is_large(self.table_bytes)
 
     def is_sparse(self, owners: int) -> bool:
-        """Whether so many Cassandra partitions are looked up in the tables; else the tables are read as a whole."""
+        """Return True to look up this number of Cassandra partitions in the tables; False to read the whole tables."""
         layers = self.applied.layers + self.applied.epoch // _EPOCHS_OF_A_LAYER
         return is_sparse(owners * layers, self.table_bytes)
 
     @property
     def has_many_records(self) -> bool:
-        """Whether they fill so many files that each of a table's first ones should have a range of keys."""
+        """True if the records fill so many files that each first file of a table should have a range of keys."""
         return self.content.records >= FEW_RECORDS
 
     def layers(self, files: int) -> int:
-        """In how many files of the mirror's rows a key may be, by their ranges, behind this epoch, which writes so many."""
+        """The number of files that may have a key (see `Applied.layers`) after this epoch, which writes `files`."""
         if self.applied.epoch == 0:
             return 1
         return self.applied.layers + (files if self.has_many_records else 0)
@@ -69,16 +70,16 @@ class EpochPlan:
 
     @property
     def statics(self) -> tuple[str, ...]:
-        """The table's static columns, as far as records have named them; those that were dropped are among them.
+        """The table's static columns, as far as records have named them, including dropped ones.
 
-        Cassandra refuses to add a column again as one of another kind, so what was static once is so for good.
+        Cassandra refuses to add a column again as another kind, so a static column stays static for good.
         """
         known = () if self.is_new_table else self.applied.static_columns
         return tuple(sorted({*known, *self.content.static_columns}))
 
     @property
     def has_expired(self) -> bool:
-        """Whether rows may be over at the micro-batch's time."""
+        """True if rows may have expired at the micro-batch's clock."""
         expiry = self.applied.next_expiry_s
         return expiry is not None and expiry <= self.applied.clock_s
 

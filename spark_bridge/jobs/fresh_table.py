@@ -1,9 +1,9 @@
-"""A mirror's table as it is now: its rows, and over them the topic's records since its last micro-batch. Nothing is
+"""A mirror's table as it is now: its rows, updated by the topic's records since its last micro-batch. Nothing is
 written.
 
-So merges may be rare. The newer records are folded by the same rules, together with the records that the mirror
-keeps. All rows of Cassandra partitions that they do not touch come from the mirror. The mirror may be written at the
-same time: what it has already merged is folded again from the same records.
+So the mirror need not merge often. The newer records are folded by the same rules, together with the records that the
+mirror keeps. All rows of Cassandra partitions that they do not touch come from the mirror. The mirror may be written at
+the same time: records that it has merged meanwhile are folded again here, with the same result.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ Options = Mapping[str, str | int | bool]
 def fresh_table(
     spark: SparkSession, options: Options, target: str, *, static_columns: Sequence[str] | None = None
 ) -> DataFrame:
-    """What `SELECT *` gives now, the key's columns first: the mirror below `target` and the topic's records behind it.
+    """The result of `SELECT *` now, the key's columns first: the mirror below `target` and the topic's newer records.
 
-    The tail is read when this is called; it and the Cassandra partitions that it touches are all that is folded. The frame stays as it is
-    then: call again for later changes, or make a view of each (`createOrReplaceTempView`). `options` and `static_columns` as the
-    mirror's. Raises ConfigError where there is no mirror, TopicError, PulsarUnreachableError, OtherTopicError, DataLossError, StateFileError.
+    These records are read during this call. Only they and the Cassandra partitions that they touch are folded. The
+    frame does not change later: for later changes call again, or make a view of each result
+    (`createOrReplaceTempView`). `options` and `static_columns` are those of the mirror. Raises ConfigError if there is
+    no mirror, TopicError, PulsarUnreachableError, OtherTopicError, DataLossError, StateFileError.
     """
     tables = MirrorTables(spark, target)
     applied = tables.applied()
@@ -58,7 +59,7 @@ def _without_offsets(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _offsets(options: BridgeOptions, applied: Applied) -> dict[str, str]:
-    """From where the mirror stands to the topic's end as it is now, so that each read of the tail is the same."""
+    """Offsets from the mirror's positions to the topic's current end, so that each read of the tail is the same."""
     with PulsarAdmin(options) as admin:
         ends = {topic: str(admin.last_position(topic)) for topic in admin.topic_partitions()}
     starts = {

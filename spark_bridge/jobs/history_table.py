@@ -20,19 +20,19 @@ from spark_bridge.rows.row_chain import FIRST_STEP
 __all__ = ["OWN_COLUMNS", "add_versions", "has_epoch", "refuse_own_columns"]
 
 OWN_COLUMNS: Final = ("valid_from", "valid_to", "opened", "closed")
-"""Beside those of the table and `_cdc_id`."""
+"""The columns that the history adds to those of the table, besides `_cdc_id`."""
 
-# of a merge's source
+# columns of a merge's source
 _CLOSES: Final = "_cdc_closes"
 _CLOSED_US: Final = "_cdc_closed_us"
 
 
 def refuse_own_columns(history: LakeTable, columns: Collection[str]) -> None:
-    """Raises ConfigError where the table has a column of the history's own; Spark does not tell upper from lower case."""
+    """Raises ConfigError if the table has a column with the name of one of the history's own; Spark ignores case."""
     taken = sorted(each for each in columns if each.lower() in OWN_COLUMNS)
     if taken:
         advice = "keep a change log instead"
-        if history.read() is not None:  # a mirror keeps up a history that is there, asked or not
+        if history.read() is not None:  # a mirror keeps an existing history up to date, even if it is not asked to
             advice = f"delete {history.path}, and keep a change log instead (changelog in the place of history)"
         raise ConfigError.of(
             "history", f"the table has columns that a history adds itself ({', '.join(taken)}): {advice}"
@@ -40,7 +40,7 @@ def refuse_own_columns(history: LakeTable, columns: Collection[str]) -> None:
 
 
 def has_epoch(history: LakeTable, epoch: int) -> bool:
-    """Whether a run that failed later has written this epoch; one Spark job."""
+    """Return True if a run that failed later has written this epoch; one Spark job."""
     known = history.read()
     return known is not None and not known.where((F.col("opened") >= epoch) | (F.col("closed") >= epoch)).isEmpty()
 
@@ -54,12 +54,12 @@ def add_versions(
     *,
     in_ranges: bool = False,
 ) -> None:
-    """Close the versions of changed rows and add their new ones, in one commit. The history does not have the epoch yet.
+    """Close the versions of changed rows and add new ones, in one commit. The history must not have the epoch yet.
 
-    `steps` as `spark_bridge.jobs.row_steps.RowChanges` has them. A version that a later step of the same epoch replaced is
-    added closed. `listed`: the condition that a version (t) is of one of the steps' rows, where the history is large.
-    `in_ranges`: where there is no history yet, each of its files gets a range of rows.
-    `valid_to` is never before `valid_from`, whatever write times the clients set.
+    `steps` are those of `spark_bridge.jobs.row_steps.RowChanges`. A version that a later step of the same epoch
+    replaced is added as a closed one. `listed`: for a large history, the condition that a version (t) belongs to a row
+    of the steps. `in_ranges`: if there is no history yet, each of its files gets a range of rows. `valid_to` is never
+    before `valid_from`, whatever write times the clients set.
     """
     has_next = F.col("next_us").isNotNull()
     fields = [F.col("after").getField(each).alias(each) for each in columns]

@@ -1,6 +1,6 @@
-"""Iceberg tables in one folder, by a Hadoop catalog of the folder's own: no catalog service is needed. No state.
+"""Iceberg tables in one folder, by a Hadoop catalog for this folder: no catalog service is needed. No state.
 
-The file system must rename in one step (HDFS, a local disk, ADLS); one job at a time writes.
+The file system must have an atomic rename (HDFS, a local disk, ADLS). One job at a time writes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["IcebergTable", "has_iceberg"]
 _CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 
 _PROPERTIES: Final = {
-    # a few rows of a file are noted as replaced, instead of writing the file anew
+    # a few rows of a file are noted as replaced, and the file is not rewritten
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.delete.mode": "merge-on-read",
-    # a commit writes the list of all snapshots into a new file
+    # each commit writes a new metadata file with the list of all snapshots
     "write.metadata.delete-after-commit.enabled": "true",
 }
 _COMPACTED: Final = {
@@ -34,33 +34,33 @@ _COMPACTED: Final = {
     "min-input-files": "2",
     "delete-ratio-threshold": "0.3",
 }
-"""Options of `rewrite_data_files`: what is small, and what has lost so much of its rows."""
+"""Options of `rewrite_data_files`: it rewrites small files, and files with many deleted rows."""
 
 _DONE: Final = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 
 
 def has_iceberg(spark: SparkSession) -> bool:
-    """Whether the session's JVM has Iceberg on its class path."""
+    """Return True if the session's JVM has Iceberg on its class path."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001  (PySpark cannot tell)
     assert jvm is not None
     return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_CATALOG))
 
 
 class IcebergTable(LakeTable):
-    """One table; it need not exist yet."""
+    """One table, which need not exist yet."""
 
     finds_pages: ClassVar[bool] = False
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         folder = path.rpartition("/")[0]
         self._catalog = f"cdc_{zlib.crc32(folder.encode()):08x}"
-        # by its path: the catalog takes a table `history` for a view of another table's snapshots
+        # The table is named by its path: the catalog takes the name `history` for a metadata table of another table.
         super().__init__(spark, path, f"{self._catalog}.{quoted(path)}")
         settings = {
             "": _CATALOG,
             ".type": "hadoop",
             ".warehouse": folder,
-            ".cache-enabled": "false",  # a micro-batch writes by one session what the next reads by another
+            ".cache-enabled": "false",  # a micro-batch reads what the one before wrote by another session
         }
         for name, value in settings.items():
             spark.conf.set(f"spark.sql.catalog.{self._catalog}{name}", value)
@@ -69,7 +69,7 @@ class IcebergTable(LakeTable):
         return self._spark.table(self._name) if self._spark.catalog.tableExists(self._name) else None
 
     def create(self, rows: DataFrame) -> None:
-        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+        """Create the table, which does not exist, with these rows, in one commit: with all of them or not at all."""
         # Not `write.spark.accept-any-schema`: with it Spark leaves the columns of a MERGE unresolved.
         writer = rows.writeTo(self._name).using("iceberg").tableProperty("format-version", "2")
         for name, value in _PROPERTIES.items():
@@ -98,7 +98,7 @@ class IcebergTable(LakeTable):
         found = self.read()
         assert found is not None
         if found.where(F.col("epoch") >= epoch).isEmpty():
-            # with null for what the table has and these rows lack, at any depth: columns that were dropped
+            # Columns and fields that were dropped are null: the table still has them, and these rows do not.
             found.limit(0).unionByName(rows, allowMissingColumns=True).writeTo(self._name).append()
             self._written()
 
@@ -115,8 +115,9 @@ class IcebergTable(LakeTable):
     def compact(self) -> None:
         """`rewrite_data_files`; other files stay as they are. By Java, since the SQL of Spark 3.5 has no `CALL`.
 
-        Delete files of data files that are gone are removed, too: Iceberg alone would keep them beside a data file that stays.
-        Rows do not change, so the new snapshots have the resolved timestamp of the snapshot before them.
+        Delete files of data files that no longer exist are removed, too. Iceberg alone would keep them while another
+        data file stays. Rows do not change, so the new snapshots have the resolved timestamp of the snapshot before
+        them.
         """
         table = self._table()
         found = table.currentSnapshot()
@@ -135,7 +136,7 @@ class IcebergTable(LakeTable):
         self._written()
 
     def bring_up_to_date(self) -> None:
-        """Set what a table of an earlier version lacks; what somebody has set stays."""
+        """Set the properties that a table of an earlier version lacks. A property that is set already stays."""
         if self.read() is None:
             return
         known = self._table().properties()
@@ -146,7 +147,7 @@ class IcebergTable(LakeTable):
             self._written()
 
     def _summaries_since(self, known: int | None) -> Iterator[Mapping[str, str]]:
-        """Those of this application's snapshots behind the known one, the newest first."""
+        """Summaries of this application's snapshots after the known one, the newest first."""
         table = self._table()
         found = table.currentSnapshot()
         while found is not None and found.snapshotId() != known:
@@ -160,7 +161,7 @@ class IcebergTable(LakeTable):
         return None if found is None else int(found.snapshotId())
 
     def _table(self) -> Any:
-        """Iceberg's `Table` in Java, as it is now. It has what SQL would take a job for."""
+        """Iceberg's `Table` in Java, as it is now. It gives without a Spark job what SQL needs one for."""
         jvm, session = self._java()
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name)
 
@@ -172,7 +173,10 @@ class IcebergTable(LakeTable):
 
 
 def _merged(summary: Mapping[str, str]) -> dict[str, int]:
-    """What a `MERGE` did to rows: Spark 4.1 counts it, Iceberg notes it in the snapshot. Nothing of an earlier Spark."""
+    """The counts of a `MERGE`: Spark 4.1 counts rows, and Iceberg stores the counts in the snapshot.
+
+    Empty before Spark 4.1.
+    """
     counted = {op: summary.get(f"spark.merge-into.num-target-rows-{done}") for op, done in _DONE.items()}
     return {op: int(rows) for op, rows in counted.items() if rows is not None}
 
@@ -180,7 +184,7 @@ def _merged(summary: Mapping[str, str]) -> dict[str, int]:
 def _lacking(
     found: StructType, wanted: StructType, name_key: Callable[[str], str], path: str = ""
 ) -> Iterator[tuple[str, DataType]]:
-    """Columns, and fields of structs at any depth, that are wanted and not there, with their types."""
+    """Columns, and fields of structs at any depth, that `wanted` has and `found` lacks, with their types."""
     there = {name_key(each.name): each.dataType for each in found}
     for each in wanted:
         name = f"{path}{quoted(each.name)}"

@@ -23,50 +23,51 @@ __all__ = [
     "update_and_insert",
 ]
 
-# More values in a condition would take longer to plan than they save.
+# With more values, planning a condition takes longer than the condition saves.
 _MOST_LISTED: Final = 5_000
 
 MERGE_OP: Final = "_cdc_op"
-"""The column of a `MERGE`'s source that says what becomes of a row. A table may have a column `op`."""
+"""The column of a `MERGE`'s source with the action for a row. It is not `op`: a table may have such a column."""
 
 SMALL_FILE_BYTES: Final = 16 << 20
-"""Only smaller files are compacted. Larger ones would be written again each time."""
+"""Only smaller files are compacted: larger ones would be written again each time."""
 
 LISTED_AT_ONCE: Final = 128
-"""Spark makes a chain of comparisons of a list, to find the pages of a file that may have one of its values. Parquet descends the
-chain by recursion: a thousand values overflow the stack."""
+"""The limit for a list of values by which pages are found. To find a file's pages that may have one of the values,
+Spark makes a chain of comparisons. Parquet walks it by recursion: a thousand values overflow the stack."""
 
 TableFormat = Literal["delta", "iceberg"]
 
 
 class LakeTable(ABC):
-    """One table; it need not exist yet. Spark's own errors come out of every method."""
+    """One table, which need not exist yet. Every method may raise Spark's errors."""
 
     finds_pages: ClassVar[bool]
-    """Whether keys are looked up by the statistics of pages. Else a file's rows are read where it may have one of the keys."""
+    """True if keys are looked up by the statistics of pages. Else a file that may have one of the keys is read
+    whole."""
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
         self._spark = spark
         self.path = path
-        # as Spark SQL takes it
+        # for Spark SQL
         self._name = name
         self._is_read = False
         self._found: DataFrame | None = None
 
     def read(self) -> DataFrame | None:
-        """The table; None when it does not exist. What others write after the first call is seen by a new object only."""
+        """The table; None when it does not exist. Only a new object sees what others write after the first call."""
         if not self._is_read:
             self._found, self._is_read = self._read(), True
         return self._found
 
     def size_bytes(self) -> int:
-        """Of its files, by the table's own log; 0 when it does not exist."""
+        """The size of the table's files, by its own log; 0 when it does not exist."""
         found = self.read()
-        # what Spark's planner goes by, which PySpark does not show
+        # the estimate of Spark's planner, which PySpark does not show
         return 0 if found is None else int(found._jdf.queryExecution().analyzed().stats().sizeInBytes())  # noqa: SLF001
 
     def _written(self) -> None:
-        """The table is another one now: every method that writes says so."""
+        """Forget the table that was read. Every method that writes calls this."""
         self._is_read, self._found = False, None
 
     @abstractmethod
@@ -74,7 +75,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def create(self, rows: DataFrame) -> None:
-        """Make the table, which does not exist, with these rows, in one commit: it is there with all of them or not at all."""
+        """Create the table, which does not exist, with these rows, in one commit: with all of them or not at all."""
 
     @abstractmethod
     def ensure(self, rows: DataFrame) -> None:
@@ -88,15 +89,16 @@ class LakeTable(ABC):
     def merge(self, source: DataFrame, on: str, *actions: str) -> Mapping[str, int]:
         """`MERGE` of `source` (s) into the table (t); fields that its structs lack are added.
 
-        How many rows it inserted, updated and deleted (`insert`, `update`, `delete`). On PySpark 3.5, Iceberg counts nothing.
+        Return the numbers of inserted, updated and deleted rows (`insert`, `update`, `delete`). Iceberg has them only
+        with Spark 4.1 or later.
         """
 
     @abstractmethod
     def compact(self) -> None:
-        """Files that are smaller than SMALL_FILE_BYTES become few."""
+        """Merge files that are smaller than SMALL_FILE_BYTES."""
 
     def bring_up_to_date(self) -> None:  # noqa: B027  (most formats have nothing to do)
-        """Give a table of an earlier version what new ones have, where that takes no rewriting."""
+        """Give a table of an earlier version the settings of new ones, if no data must be rewritten for that."""
 
     def drop_columns(self, names: Sequence[str]) -> None:
         """`ALTER TABLE DROP COLUMNS`."""
@@ -121,30 +123,33 @@ class LakeTable(ABC):
 
 
 def quoted(name: str) -> str:
-    """A column or table name as Spark SQL takes it."""
+    """A column or table name, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def name_key_of(spark: SparkSession) -> Callable[[str], str]:
-    """A function that gives the same key for names that Spark takes for one column: it ignores case by default."""
+    """A function that gives names the same key if Spark takes them for one column. By default Spark ignores case."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def ranged(rows: DataFrame, column: str) -> DataFrame:
-    """So that each file has a range of the column's values, sorted, and a value is later looked up in few pages."""
+    """The rows in sorted ranges of the column, one for each file: so a later look-up of a value reads few pages."""
     return rows.repartitionByRange(column).sortWithinPartitions(column)
 
 
 def same_key(column: str, source: DataFrame, *, is_large: bool) -> str:
-    """The condition of a `MERGE` by one column of text. Of a large table, it names the source's values if they are few."""
+    """The condition of a `MERGE` by one column of text.
+
+    For a large table it lists the source's values, if they are few.
+    """
     values = [row[0] for row in source.select(column).limit(_MOST_LISTED + 1).collect()] if is_large else []
     return key_is_listed(column, values, is_sparse=False)
 
 
 def key_is_listed(column: str, values: Sequence[str], *, is_sparse: bool) -> str:
-    """The condition of a `MERGE` by one column of text, which names the source's values where there are some, and few.
+    """The condition of a `MERGE` by one column of text. It lists `values`, if there are any and they are few.
 
-    With deletion vectors a table's other rows are then only read: what is not listed goes into no join.
+    With deletion vectors, rows whose value is not listed are then read, but not joined.
     """
     same = f"t.{quoted(column)} = s.{quoted(column)}"
     listed = is_listed(f"t.{quoted(column)}", values, is_sparse=is_sparse)
@@ -152,9 +157,9 @@ def key_is_listed(column: str, values: Sequence[str], *, is_sparse: bool) -> str
 
 
 def is_listed(column: str, values: Collection[str], *, is_sparse: bool) -> str | None:
-    """The condition that a column of text has one of these values; None where there are none, or too many.
+    """The condition that a column of text has one of these values; None if there are none, or too many.
 
-    `is_sparse`: few of the table's pages have any of them. Then Spark is to find these pages, by lists that are short enough.
+    `is_sparse`: few of the table's pages have one of the values, so the lists are short enough for Spark to find them.
     """
     if not values or len(values) > _MOST_LISTED:
         return None
@@ -165,7 +170,7 @@ def is_listed(column: str, values: Collection[str], *, is_sparse: bool) -> str |
 
 
 def _literal(text: str) -> str:
-    """A text as Spark SQL takes it."""
+    """A text as a literal of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,4 +1,4 @@
-"""The table as it is now, or as of a time, by reading the whole topic: no state is kept, and each call pays again."""
+"""The table as it is now, or as of a time. Each call reads the whole topic, since no state is kept."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Options = Mapping[str, str | int | bool]
 def latest_on_read(
     spark: SparkSession, options: Options, *, as_of: str | None = None, static_columns: Sequence[str] | None = None
 ) -> DataFrame:
-    """The rows that the topic's records leave, up to its end or to a time with its zone (`2026-11-21T05:00:00Z`).
+    """The table's rows by the topic's records, up to its end or to a time with its zone (`2026-11-21T05:00:00Z`).
 
-    A record counts when it was published before that time, a row with a TTL when it had not expired then. The columns are
-    those of the newest schema. Raises ConfigError, TopicError, PulsarUnreachableError.
+    With a time, only records count that were published before it, and rows with a TTL that had not expired then. The
+    columns are those of the newest schema. Raises ConfigError, TopicError, PulsarUnreachableError.
     """
     if as_of is None:
         return current_table(spark, options, static_columns=static_columns)

@@ -1,7 +1,7 @@
-"""Which columns a mirror's change log has for those of the topic's newest schema.
+"""The columns of a mirror's change log that belong to the columns of the topic's newest schema.
 
-The log keeps the columns of every schema that the mirror has followed. Spark writes a column whose name comes back in other
-letters into the one that is there. A key column may have got the name of a value column that was dropped.
+The log keeps the columns of every schema that the mirror has followed. When a name comes back in another case, Spark
+writes the new column into the existing one. A key column may have the name of a value column that was dropped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["LogColumns"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumns:
-    """`name_key`: `name_key_of` the session. `gone_until`: as `Applied` has it, by the keys of the names.
+    """`name_key`: see `name_key_of`. `gone_until`: `Applied.gone_until`, by the keys of the names.
 
-    `followed`: the version of the schema that the mirror has come to; None: not known.
+    `followed`: the version of the schema that the mirror follows; None: not known.
     """
 
     schemas: TopicSchemas
@@ -31,18 +31,18 @@ class LogColumns:
 
     @classmethod
     def of(cls, schemas: TopicSchemas, applied: Applied, name_key: Callable[[str], str]) -> Self:
-        """Of the change log of a mirror that has come so far."""
+        """The columns for the change log of a mirror with this progress."""
         gone: dict[str, int] = {}
         for name, epoch in applied.gone_until.items():
             gone[name_key(name)] = max(epoch, gone.get(name_key(name), epoch))
         return cls(schemas=schemas, name_key=name_key, gone_until=gone, followed=applied.schema_version)
 
     def gone(self, image: Iterable[str]) -> dict[str, int]:
-        """Those of an image's fields whose column was dropped, with the last epoch that has its values."""
+        """The fields of an image whose column was dropped, with the last epoch that has values of that column."""
         return {each: self.gone_until[self.name_key(each)] for each in image if self.name_key(each) in self.gone_until}
 
     def newest_names(self, image: Iterable[str]) -> dict[str, str]:
-        """An image's fields, with the newest schema's letters."""
+        """The fields of an image, each with its name in the newest schema, which may differ in case."""
         version = self.schemas.newest
         newest = {
             self.name_key(name): name for record in (version.value, version.key) for name, _ in field_types(record)
@@ -50,9 +50,10 @@ class LogColumns:
         return {each: newest.get(self.name_key(each), each) for each in image}
 
     def of_key(self, image: Iterable[str]) -> dict[str, list[tuple[str, int | None]]]:
-        """For each key column by its newest name: the fields that it is in, of which the first one that is not null counts.
+        """The fields of an image for each key column, by its newest name. The first field that is not null counts.
 
-        With each the last epoch for which it does not count, where its name was that of a column that was dropped.
+        If a field has the name of a dropped column, it comes with the last epoch for which it does not count; else
+        None.
         """
         there = {self.name_key(each): each for each in image}
         versions = [each for each in self.schemas.versions if self.followed is None or each.version <= self.followed]

@@ -1,4 +1,5 @@
-"""The job `mirror`: keeps Delta tables equal to a Cassandra table by its data topic, and by option what changed."""
+"""The job `mirror`: keeps lakehouse tables equal to a Cassandra table by its data topic, optionally with all
+changes."""
 
 from __future__ import annotations
 
@@ -46,18 +47,18 @@ OnBatch = Callable[[Mapping[str, int]], None]
 _log: Final = logging.getLogger(__name__)
 _DAY_S = 86_400
 _COMPACT_EVERY = 100
-"""Micro-batches."""
+"""How many micro-batches come between two compactions, for a run with `compact`."""
 _STOP_CHECK_S: Final = 1
-"""How often a job that follows its topic checks whether it is to stop."""
+"""Seconds between two checks of a following job for a request to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSummary:
-    """What a run did: micro-batches, records read, rows inserted, updated and deleted; and how long it took.
+    """The result of a run: micro-batches, records read, rows inserted, updated and deleted; and how long it took.
 
-    A row is updated, too, where its write time or its expiry alone changed.
-    `resolved_ms`: the tables have every write that Cassandra acknowledged before this time (milliseconds since the epoch); None
-    where that is not known.
+    A row whose write time or expiry alone changed counts as updated.
+    `resolved_ms`: the tables have every write that Cassandra acknowledged before this time (milliseconds since 1970);
+    None: not known.
     """
 
     batches: int
@@ -75,7 +76,7 @@ _LOST_WORKER: Final = {
     # A micro-batch keeps its rows on the executors. Spark recomputes everything but these.
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": "an executor was lost with rows of the micro-batch",
 }
-"""What Spark says, and what it means. Each step of a micro-batch may be repeated, so it is done again."""
+"""Error texts of Spark, and their meaning. The micro-batch is then retried: each of its steps may be repeated."""
 _ATTEMPTS: Final = 10
 
 
@@ -132,15 +133,16 @@ def mirror(
     hidden: HiddenColumns | None = None,
     on_batch: OnBatch = lambda counts: None,
 ) -> MirrorSummary:
-    """Bring the tables below `target` up to the topic's end, or with `follow_interval_s` keep them there until `stopping` is set.
+    """Bring the tables below `target` up to the topic's end.
 
-    `table_format` None: that of the existing tables, else Delta Lake. If the job is killed at any moment and run again, it
-    continues where it was, and nothing is applied twice. With `rebuild` the topic is read from its beginning, and rows that
-    it does not have are removed: for a topic that was made again, which is an OtherTopicError otherwise. `on_batch` gets the
-    counts of each micro-batch. When `stopping` is set, the current micro-batch is finished. `resync_from` is the table's
-    Cassandra: at the end `resync` closes open gaps of the table. It compares Cassandra with the mirror, without the `hidden`
-    columns, and the mirror applies the rows that it sent. A gap that stays open is logged. Raises ConfigError, TopicError, PulsarUnreachableError, CheckpointError, StateFileError,
-    DataLossError, and Spark's errors.
+    With `follow_interval_s`, keep them there until `stopping` is set; the current micro-batch is then finished.
+    `table_format` None: the format of the existing tables, else Delta Lake. If the job is killed at any moment and run
+    again, it continues where it was, and nothing is applied twice. With `rebuild` the topic is read from its beginning,
+    and rows that it does not have are removed. This is for a topic that was deleted and made again, which raises
+    OtherTopicError otherwise. `on_batch` gets the counts of each micro-batch. `resync_from` is the table's Cassandra:
+    at the end `resync` closes open gaps of the table. It compares Cassandra with the mirror, without the `hidden`
+    columns, and the mirror applies the rows that it sent. A gap that stays open is logged. Raises ConfigError,
+    TopicError, PulsarUnreachableError, CheckpointError, StateFileError, DataLossError, and Spark's errors.
     """
     if resync_from is not None and follow_interval_s is not None:
         raise ConfigError.of(
@@ -173,7 +175,10 @@ def mirror(
 
 
 def _checkpoint_of(spark: SparkSession, target: str) -> str:
-    """The checkpoint's folder, with its file system: the processes of the data source do not know the session's default one."""
+    """The address of the checkpoint's folder, with its file system.
+
+    The processes of the data source do not know the session's default file system. Raises StateFileError.
+    """
     folder = target.rstrip("/")
     try:
         return HadoopFolder(spark, f"{folder}/checkpoint").address()
@@ -184,7 +189,10 @@ def _checkpoint_of(spark: SparkSession, target: str) -> str:
 def _heal(
     options: Mapping[str, str], target: str, access: CassandraAccess, hidden: HiddenColumns | None, spark: SparkSession
 ) -> bool:
-    """Resync the mirror's table; True if the topic may have more records since. A failure is logged; the next run tries again."""
+    """Resync the mirror's table. Return True if the topic may have new records.
+
+    A failure is logged, and the next run tries again.
+    """
     parsed = BridgeOptions.from_mapping(options)
     try:
         report = resync(
@@ -267,19 +275,20 @@ def _run(
 def _prepare(
     spark: SparkSession, tables: MirrorTables, checkpoint: str, options: BridgeOptions, *, rebuild: bool
 ) -> Applied:
-    """Begin anew if this run was asked to, or an earlier one that was killed first. Else give up an epoch that cannot be repeated.
+    """Prepare the state for the run, and return it.
 
-    The state from which the run goes on.
+    Begin anew if this run is a rebuild, or if an earlier rebuild was killed before it began. Else give up a begun epoch
+    that no run can repeat.
     """
     if rebuild:
         tables.ask_for_rebuild()
     applied, folder_of = tables.applied(), partial(HadoopFolder, spark)
     if applied.is_to_begin_anew:
-        # in this order: an old checkpoint would continue with an empty mirror
+        # in this order: after a failure in between, an old checkpoint would continue with an empty mirror
         HadoopFolder(spark, checkpoint).delete_all()
         tables.begin_anew()
     elif not has_batches(checkpoint, folder_of):
-        # an earlier checkpoint may have been lost, maybe after a run that failed
+        # An earlier checkpoint may have been lost, even after a run that failed.
         known_creations(applied, options)
         refuse_lost_records(applied, options)
         tables.give_up_epoch()
@@ -290,7 +299,7 @@ def _prepare(
 
 
 def given_from(applied: Applied, given: Mapping[str, str]) -> Mapping[str, str]:
-    """The options of the stream: `startingOffsets` is for the first records of a new mirror."""
+    """The options of the stream. `startingOffsets` is left out unless the mirror is new."""
     if not (applied.positions or applied.begins_anew or applied.epoch):
         return given
     return {name: each for name, each in given.items() if name.lower() != "startingoffsets"}
@@ -334,11 +343,12 @@ class _Steps:
     clearings: TopicClearings
     totals: Counter[str] = field(default_factory=Counter)
     unfinished: threading.Event = field(default_factory=threading.Event)
-    """Set while a part of a micro-batch may be written that is to be repeated. Its epoch is taken, so what expires comes after it."""
+    """Set while a micro-batch may be written in part. Only this micro-batch may use the next epoch: rows expire
+    later."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begun(self, spark: SparkSession) -> _Steps:
-        """The same, which knows what the mirror keeps: it is asked once a run."""
+        """Prepare the tables. Return steps that know what the mirror keeps, which is looked up once a run."""
         return replace(self, settings=self._batch(self.tables(spark)).begin())
 
     def apply(self, batch: DataFrame, number: int) -> None:
@@ -370,7 +380,7 @@ class _Steps:
             tables = self.tables(spark)
             if self._batch(tables).is_due():
                 own = session_of_its_own(spark)
-                # not by createDataFrame, which would make that session the active one for all that follows
+                # Not createDataFrame, which would make that session the active one from then on.
                 nothing = own.range(0).select(
                     *[F.lit(None).cast(each.dataType).alias(each.name) for each in RAW_SCHEMA]
                 )
@@ -380,11 +390,12 @@ class _Steps:
             self.completeness.ask()
 
     def _note_resolved(self, tables: MirrorTables) -> None:
-        """Without records there is no commit; how far the tables have come says it then."""
+        """Store the resolved timestamp that the tables have reached: without records, no commit has it."""
         applied = tables.applied()
         resolved_ms = self.completeness.reached(applied.positions)
         if applied.begins_anew:
-            # The rows are those of before. What was asked meanwhile counts no more: the topic may have been empty then.
+            # The rows are still those from before the rebuild. `reached` has discarded the timestamps that were read
+            # meanwhile, when the topic may have been empty.
             return
         if resolved_ms is not None and resolved_ms > (applied.resolved_ms or 0):
             tables.save_applied(replace(applied, resolved_ms=resolved_ms))
@@ -405,16 +416,16 @@ class _Steps:
 
 
 def changelog(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:
-    """Keep `changes` below `target`: every insert, update and delete with both images; and the mirror it comes from.
+    """Keep `changes` below `target`: every insert, update and delete with both images. Keep also the mirror itself.
 
-    As `mirror` in everything else.
+    All else is as in `mirror`.
     """
     return mirror(spark, options, target, changelog=True, **more)
 
 
 def history(spark: SparkSession, options: Options, target: str, **more: Unpack[JobSettings]) -> MirrorSummary:
-    """Keep `history` below `target`: every version of every row with its write times; and the mirror it comes from.
+    """Keep `history` below `target`: every version of every row with its write times. Keep also the mirror itself.
 
-    As `mirror` in everything else.
+    All else is as in `mirror`.
     """
     return mirror(spark, options, target, history=True, **more)

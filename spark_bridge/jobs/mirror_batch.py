@@ -1,10 +1,10 @@
 """One micro-batch of a mirror: which Cassandra partitions it touches, what their rows are now, what changed.
 
-Only the touched partitions are folded again (spark_bridge.jobs.touched_rows). The change log, the history and the rows are
-written from the same list of changes, in this order, so a failure in between repeats the same list.
+Only the touched partitions are folded again (spark_bridge.jobs.touched_rows). The change log, the history and the rows
+are written from the same list of changes, in this order. So after a failure in between, the same list is written again.
 
-A truncation is an epoch of its own (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records before it
-are one, too, so that these tables have the rows that it took.
+A truncation is a separate epoch (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records
+before it are a separate epoch, too, so that these tables have the rows that the truncation removed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ Clearings = Callable[[], Sequence[TableClearing]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """What a mirror keeps besides its rows; `static_columns` where the topic's records do not name them.
+    """The tables that a mirror keeps besides its rows. `static_columns`: for a topic whose records do not name them.
 
-    `is_known`: what there is of an earlier run is among it, and need not be looked for.
+    `is_known`: a change log and a history of an earlier run are already included, and need not be looked up.
     """
 
     changelog: bool = False
@@ -74,7 +74,10 @@ class MirrorSettings:
 
 
 class MirrorBatch:
-    """Applies micro-batches of raw rows to the tables of one mirror. Raises what `TopicSchemas.fetch` and Spark raise."""
+    """Applies micro-batches of raw rows to the tables of one mirror.
+
+    Raises the errors of `TopicSchemas.fetch` and of Spark.
+    """
 
     def __init__(
         self,
@@ -86,10 +89,11 @@ class MirrorBatch:
         *,
         may_be_begun: bool = True,
     ) -> None:
-        """`complete_until`: milliseconds since the epoch, for tables with all records up to these positions; None: not known.
+        """`complete_until`: gives the time until which tables with all records up to these positions are complete, in
+        milliseconds since 1970; None: not known.
 
-        `clearings`: all truncations and drops that are known now. `may_be_begun`: a run that failed may have written a part of the
-        next epoch.
+        `clearings`: gives all truncations and drops that are known at the call. `may_be_begun`: a failed run may have
+        written part of the next epoch.
         """
         self._tables = tables
         self._complete_until = complete_until
@@ -103,14 +107,14 @@ class MirrorBatch:
         self._static_columns = settings.static_columns
 
     def begin(self) -> MirrorSettings:
-        """A change log or a history that is asked for later than the mirror starts with the rows that there are.
+        """Prepare the tables for a run, and return what the mirror keeps from now on.
 
-        What the mirror keeps from now on.
+        A change log or a history that is asked for later than the mirror starts with the existing rows.
         """
         applied = self._tables.applied()
         known_creations(applied, self._options)
         if self._histories:
-            with suppress(TopicError):  # it has no schema yet
+            with suppress(TopicError):  # the topic has no schema yet
                 refuse_own_columns(self._tables.history, table_columns(TopicSchemas.fetch(self._options)))
         self._tables.keep_format(self._options.numbers)
         self._tables.take_over()
@@ -139,13 +143,13 @@ class MirrorBatch:
                 add_versions(history, there, names, applied.epoch)
 
     def apply(self, batch: DataFrame) -> Mapping[str, int]:
-        """Counts: `records`, and `insert`, `update`, `delete` of rows. A batch that was applied before changes nothing.
+        """Apply a micro-batch. Return counts: `records`, and `insert`, `update`, `delete` of rows.
 
-        Where a failed run has begun to let rows expire, or to apply a truncation, that is finished first: other changes under its
-        epoch would be taken for those that are written already.
+        A batch that was applied before changes nothing. If a failed run has begun to remove expired rows, or to apply a
+        truncation, that is finished first: other changes under its epoch would be skipped.
         """
         counts = Counter(self._finish(batch))
-        # what came behind a truncation was published when the truncation was known
+        # read after the batch: when a record behind a truncation is published, the truncation is known already
         pending = self._pending(self._tables.applied())
         counts.update(self._clear(batch, pending))
         applied = self._tables.applied()
@@ -162,14 +166,17 @@ class MirrorBatch:
         return counts
 
     def settle(self, batch: DataFrame) -> Mapping[str, int]:
-        """Applies what is due without records of `batch`: expired rows, and truncations. Counts as `apply`'s."""
+        """Remove expired rows and apply truncations that are due. Return counts as `apply`.
+
+        `batch` gives only the session and the columns; its records are not read.
+        """
         counts = Counter(self._finish(batch))
         counts.update(self._clear(batch, self._pending(self._tables.applied())))
         counts.update(self.expire(batch))
         return counts
 
     def is_due(self) -> bool:
-        """Whether `settle` has something to do."""
+        """Return True if `settle` has something to do."""
         applied = self._tables.applied()
         if applied.begun is not None:
             return False
@@ -178,7 +185,7 @@ class MirrorBatch:
         return bool(self._pending(applied).reached(applied))
 
     def fit(self, session: SparkSession) -> None:
-        """Set up a session of one's own for work on the tables as they are."""
+        """Set up a separate session for work on the tables at their current size."""
         self._fit(session, 0, self._kept_bytes(self._tables.applied()))
 
     def _fit(self, session: SparkSession, records: int, kept_bytes: int) -> None:
@@ -192,7 +199,7 @@ class MirrorBatch:
         return PendingClearings.of(self._clearings(), applied, self._options)
 
     def _finish(self, batch: DataFrame) -> Mapping[str, int]:
-        """Finishes what a failed run has begun."""
+        """Finish an expiry or a truncation that a failed run has begun. Return counts as `apply`."""
         applied = self._tables.applied()
         self._may_be_begun |= applied.is_expiring or bool(applied.clearing) or applied.begun is not None
         if applied.is_expiring:
@@ -200,7 +207,10 @@ class MirrorBatch:
         return self._sweep(batch) if applied.clearing else {}
 
     def _clear(self, batch: DataFrame, pending: PendingClearings) -> Mapping[str, int]:
-        """Apply what the tables have reached; one after the other where change log and history are to have each of them."""
+        """Apply the truncations that the tables have reached.
+
+        With a change log or a history, each is a separate epoch.
+        """
         counts = Counter[str]()
         applied = self._tables.applied()
         while applied.begun is None and (reached := pending.reached(applied)):
@@ -211,7 +221,7 @@ class MirrorBatch:
         return counts
 
     def _sweep(self, batch: DataFrame) -> Mapping[str, int]:
-        """Take away the rows that a truncation or a drop took, as noted; whatever `batch` holds."""
+        """Remove the rows of the noted truncations and drops. The records of `batch` are not read."""
         applied = self._tables.applied()
         clearings = of_life(applied.clearing, applied.life)
         if not clearings or self._tables.rows.read() is None:
@@ -235,12 +245,15 @@ class MirrorBatch:
     def _apply_records(
         self, batch: DataFrame, without: Sequence[TableClearing] = (), *, is_whole: bool = True
     ) -> Mapping[str, int]:
-        """Apply raw rows; `without` what these truncations and drops took. `is_whole`: no truncation comes behind them."""
+        """Apply raw rows, without those that the truncations and drops `without` took.
+
+        `is_whole`: no truncation is pending.
+        """
         applied = self._tables.applied()
         session = batch.sparkSession
         self._fit(session, 0, 0)
         with _persisted(batch.where(not_applied(applied))) as raw:
-            # each of them waits for something else: the topic, and the tables' logs
+            # at once, because one waits for the topic and the others for the tables' logs
             content, kept_bytes, histories = at_once(
                 session,
                 lambda: content_of(raw, applied.life),
@@ -273,9 +286,9 @@ class MirrorBatch:
             return {"records": content.records, **done}
 
     def expire(self, batch: DataFrame) -> Mapping[str, int]:
-        """Take away the rows whose time is over, whatever `batch` holds. Counts as `apply`'s.
+        """Remove the rows that have expired. The records of `batch` are not read. Return counts as `apply`.
 
-        What a failed run has begun goes by its clock.
+        If a failed run has begun this, rows are judged by the clock of that run.
         """
         applied, now_s = self._tables.applied(), int(time.time())
         if applied.begun is not None or not applied.may_expire(now_s):
@@ -289,9 +302,9 @@ class MirrorBatch:
         return self._apply(nothing, applied, NO_CONTENT, is_new_table=False, table_bytes=kept_bytes)
 
     def fresh(self, tail: DataFrame, applied: Applied) -> DataFrame:
-        """The table at `applied.clock_s` with what the raw rows of `tail` say, which the mirror has not seen. Nothing is written.
+        """The table at `applied.clock_s`: the mirror's rows with the raw rows of `tail`, which are not applied yet.
 
-        `tail` is read here, and not again by who uses the table.
+        Nothing is written. `tail` is read during this call, and not again when the table is used.
         """
         known_creations(applied, self._options)
         with _persisted(tail) as records:
@@ -305,7 +318,7 @@ class MirrorBatch:
                 applied,
                 content,
                 is_new_table,
-                table_bytes=0,  # the session is the caller's
+                table_bytes=0,  # so that no keys are looked up: the caller's session is not set up for that
                 clearings=pending,
                 judges_all=bool(pending),
             )
@@ -333,8 +346,11 @@ class MirrorBatch:
         is_whole: bool = True,
         histories: Sequence[LakeTable] | None = None,
     ) -> Mapping[str, int]:
-        """`histories`: those that do not have the next epoch, where that is known."""
-        # behind the content: its records have no schema version that is not registered yet
+        """Apply raw rows as the next epoch.
+
+        `histories`: those that do not have this epoch, if that is known already.
+        """
+        # after the content was read: every schema version of its records is registered by now
         creations, schemas = at_once(
             raw.sparkSession,
             lambda: known_creations(applied, self._options),
@@ -372,7 +388,7 @@ class MirrorBatch:
             resolved_ms=resolved_ms,
             next_expiry_s=self._next_expiry(applied, soonest),
             static_columns=plan.statics,
-            forgot_s=applied.forgot_s or now_s,  # what a new mirror has just read is not looked at for what to forget
+            forgot_s=applied.forgot_s or now_s,  # a new mirror has nothing to forget yet
             schema_version=plan.schemas.newest.version,
             creations=creations,
             runs=runs,
@@ -391,7 +407,7 @@ class MirrorBatch:
         return counts
 
     def _fold_and_merge(self, raw: DataFrame, plan: EpochPlan) -> tuple[Mapping[str, int], int | None, Run]:
-        """Counts of changed rows, when the first row expires, and what is kept."""
+        """Counts of changed rows, the time when the first row expires, and the run of kept records."""
         raw = in_few_tasks(raw) if plan.content.records <= MOST_HERE else raw
         touched = self._touched(plan)
         folded = touched.folded(all_records(raw, plan.schemas, plan.applied.time_zone))
@@ -423,9 +439,9 @@ class MirrorBatch:
     def _merge_and_keep(
         self, judged: DataFrame, plan: EpochPlan, merge: Callable[[], Mapping[str, int]], *others: Callable[[], object]
     ) -> tuple[Mapping[str, int], Run, list[object]]:
-        """What the steps gave, which run beside each other: the merge, the writing of what is kept, and `others`."""
+        """Run the merge, the writing of the kept records, and `others` at once. Return their results."""
         runs = plan.applied.runs
-        assert runs is not None  # `begin` has seen to it
+        assert runs is not None  # `begin` has called `take_over`
         number = runs[-1].number + 1 if runs else 0
         seen_s = plan.content.newest_publish_s or plan.applied.clock_s
         counts, run, *found = at_once(
@@ -440,7 +456,10 @@ class MirrorBatch:
         return self._tables.rows.size_bytes() + sum(each.size_bytes for each in applied.runs or ())
 
     def _next_expiry(self, applied: Applied, new: int | None) -> int | None:
-        """No later than the first row expires; asked of the rows only when what was known has passed."""
+        """A time at or before the first expiry of a row.
+
+        The rows are read for it only when the known time has passed.
+        """
         known = applied.next_expiry_s
         if known is not None and known <= applied.clock_s:
             rows = self._tables.rows.read()
@@ -472,7 +491,7 @@ class MirrorBatch:
 
 @contextmanager
 def _persisted(raw: DataFrame) -> Iterator[DataFrame]:
-    """Raw rows that are read from the topic once."""
+    """Persist raw rows within the context, so that they are read from the topic once."""
     kept = raw.persist()
     try:
         yield kept

@@ -1,7 +1,7 @@
-"""Truncations and drops that a mirror has not applied yet, and which of them it has come to.
+"""Truncations and drops that a mirror has not applied yet, and which of them it has reached.
 
-A mirror applies one when it has read all that stands before it: in each partition of the data topic up to the position that the
-connector has noted. What is behind these positions is not concerned.
+A mirror applies a truncation when it has read all records before it: in each partition of the data topic, those up to
+the position that the connector has noted. Records behind these positions are not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingClearings:
-    """`clearings`: what is not applied yet, in the order of the topic. `known`: names of all that are on it."""
+    """`clearings`: those that are not applied yet, in the order of their topic. `known`: names of all on the topic."""
 
     clearings: Sequence[TableClearing]
     known: frozenset[str]
@@ -33,21 +33,24 @@ class PendingClearings:
 
     @classmethod
     def of(cls, clearings: Sequence[TableClearing], applied: Applied, options: BridgeOptions) -> Self:
-        """Of all that are known, for a mirror that has come so far."""
+        """The pending ones of all `clearings`, for a mirror with this progress."""
         done = set(applied.cleared)
         pending = [each for each in clearings if each.name not in done]
         return cls(clearings=pending, known=frozenset(each.name for each in clearings), options=options)
 
     def still_known(self, applied: Applied) -> tuple[str, ...]:
-        """Names of what was applied, as far as the topic still has it."""
+        """Names of the applied clearings that the topic still has."""
         return tuple(each for each in applied.cleared if each in self.known)
 
     def left(self, applied: Applied) -> list[TableClearing]:
-        """Without those that were applied since."""
+        """The clearings that are still not applied, by this later progress."""
         return [each for each in self.clearings if each.name not in applied.cleared]
 
     def reached(self, applied: Applied) -> list[TableClearing]:
-        """Those before which nothing is unread; none for a mirror without records. Raises PulsarUnreachableError, TopicError."""
+        """The clearings before which the mirror has read all records; none for a mirror without records.
+
+        Raises PulsarUnreachableError, TopicError.
+        """
         left = self.left(applied)
         if not left or applied.begins_anew or applied.life is None:
             return []
@@ -65,7 +68,7 @@ def _is_reached(clearing: TableClearing, names: Sequence[str], applied: Applied,
 
 
 def _is_unread(read: Position, last: Position, name: str, admin: PulsarAdmin) -> bool:
-    """Whether Pulsar still has any of what stands behind the one position, up to the other: a retention may have dropped it."""
+    """Return True if Pulsar still has messages behind `read` and up to `last`; retention may have deleted them."""
     return any(
         each.entries and min(Position(each.ledger, each.entries - 1), last) > read
         for each in admin.ledgers(name)
@@ -74,7 +77,7 @@ def _is_unread(read: Position, last: Position, name: str, admin: PulsarAdmin) ->
 
 
 def report_clearings(topic: str, clearings: Sequence[TableClearing], counts: Mapping[str, int]) -> None:
-    """Say in the log what was applied."""
+    """Log the clearings that were applied."""
     for each in clearings:
         what = "the table was dropped" if each.kind == DROP else "the table was truncated"
         _log.warning("%s: %s at %s; rows deleted: %d", topic, what, utc_text(each.time_ms), counts.get("delete", 0))

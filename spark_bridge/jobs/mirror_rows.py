@@ -1,4 +1,4 @@
-"""The rows of a mirror: the columns that it adds to them, and how a row before and after a micro-batch become a change."""
+"""The rows of a mirror: the columns that it adds, and the changes between rows before and after a micro-batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN: Final = (ID, OWNER, WRITETIME, EXPIRES_AT)
 
 
 def identified(judged: DataFrame) -> DataFrame:
-    """`shown_rows` and the mirror's own columns."""
+    """`shown_rows` with the mirror's own columns."""
     identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit(STATIC_ID), F.col("owner")))
     return shown_rows(judged).withColumns({
         ID: identity,
@@ -42,14 +42,17 @@ def identified(judged: DataFrame) -> DataFrame:
 
 
 def counts_and_soonest(compared: DataFrame) -> tuple[dict[str, int], int | None]:
-    """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too; one Spark job."""
+    """Counts of changed rows by `op`, and the time when the first row expires; one Spark job.
+
+    The expiry includes rows that a failed run has merged already.
+    """
     found = compared.groupBy("op").agg(F.count("*").alias("rows"), F.min("expires_at").alias("soonest")).collect()
     counts = counts_of({row.op: row["rows"] for row in found})
     return counts, min((row.soonest for row in found if row.soonest is not None), default=None)
 
 
 def counts_of(rows: Mapping[str, int]) -> dict[str, int]:
-    """Changed rows by what users call it: `insert`, `update`, `delete`."""
+    """Counts of changed rows as users see them: `insert`, `update` (with `touch`), `delete`."""
     counts = Counter[str]()
     for op, number in rows.items():
         counts["update" if op == "touch" else op] += number
@@ -66,10 +69,10 @@ def merge_rows(
     is_large: bool,
     in_ranges: bool = False,
 ) -> Mapping[str, int]:
-    """Make the rows of changes (`op`, `_cdc_id`, `after`) the table's, by one `MERGE`; its counts.
+    """Apply changes (`op`, `_cdc_id`, `after`) to the table by one `MERGE`. Return its counts.
 
-    `on`: the condition of the `MERGE`. None: by identity; of a large table the condition names the identities. `in_ranges`: where
-    the table does not exist, each of its files gets a range of Cassandra partitions.
+    A table that does not exist is created, without counts; with `in_ranges` each of its files gets a range of Cassandra
+    partitions. `on`: the condition of the `MERGE` (None: equal identities; for a large table it also lists them).
     """
     fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
     source = changes.select(F.col("op").alias(MERGE_OP), ID, *fields)
@@ -89,9 +92,10 @@ def merge_rows(
 
 
 def kept_columns(names: Sequence[str], schemas: TopicSchemas, gone_columns: Collection[str]) -> dict[str, str]:
-    """Which of a mirrored table's columns, the key's first, the newest schema has, and their names in it.
+    """The columns of a mirrored table (`names`, the key's first) that the newest schema has, with their new names.
 
-    Cassandra renames key columns only, also to the name of a column that was dropped. `gone_columns` of the schema are others.
+    Cassandra renames key columns only. A key column may get the name of a column that was dropped. `gone_columns` were
+    dropped and added again, so the columns of these names in the schema are new ones.
     """
     keys, wanted = KeyColumns.of(schemas), table_columns(schemas)
     width = len(keys.partition) + len(keys.clustering)
@@ -102,7 +106,7 @@ def kept_columns(names: Sequence[str], schemas: TopicSchemas, gone_columns: Coll
 def in_newest_schema(
     rows: DataFrame, wanted: StructType, schemas: TopicSchemas, gone_columns: Collection[str]
 ) -> DataFrame:
-    """Rows of a mirror with the columns and types of a table that follows the newest schema; `gone_columns` are null."""
+    """Rows of a mirror with the columns and types of the newest schema. `gone_columns` are null."""
     schema = StructType([each for each in rows.schema if each.name not in OWN])
     names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
@@ -120,7 +124,7 @@ def whole(columns: Sequence[str]) -> Column:
 
 
 def content_text(columns: Sequence[str]) -> Column:
-    """Columns of the struct `image` as text, to be compared: maps are not comparable in Spark. Null where there is no struct."""
+    """Columns of the struct `image` as text, because Spark cannot compare maps. Null where the struct is null."""
     found = F.col("image")
     if not columns:
         return F.lit(None).cast("string")
@@ -129,7 +133,10 @@ def content_text(columns: Sequence[str]) -> Column:
 
 
 def change_op() -> Column:
-    """Of `before` and `after`, and their contents `old` and `new`; `touch`: a row's times alone changed."""
+    """The `op` of a change, by the columns `before`, `after`, and their contents as text, `old` and `new`.
+
+    `touch`: only the row's write time or expiry changed.
+    """
     old, new = F.col("before"), F.col("after")
     is_same = old.getField(WRITETIME).eqNullSafe(new.getField(WRITETIME)) & old.getField(EXPIRES_AT).eqNullSafe(
         new.getField(EXPIRES_AT)

@@ -20,12 +20,14 @@ __all__ = ["follow_schema", "refuse_other_types"]
 
 
 def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
-    """Value columns that were dropped, key columns that were renamed; new ones come with the first merge. The state as noted.
+    """Drop value columns and rename key columns as the schema did. Return the state as stored.
 
-    What was dropped and added again since the last micro-batch is new, too. That is noted before anything is merged: a run
-    that fails later has written the column's new values, which are not to go. The change log keeps its columns, so it is noted
-    before they are dropped until when their values were shown: up to the next epoch where a run that failed has written it
-    there, for it is not written again.
+    New columns come with the first merge. A column that was dropped and added again since the last micro-batch is
+    dropped, too, and comes back as a new one. This is stored before anything is merged: after a later failure, the next
+    run must not drop the column again, because it may have new values.
+
+    The change log keeps its columns. So before a column is dropped, the last epoch that shows its values is stored
+    (`gone_until`). This is the next epoch if a failed run has written it to the change log: it is not written again.
     """
     applied = plan.applied
     for table, own in (
@@ -42,7 +44,7 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
             gone = dict.fromkeys(dropped, applied.epoch + _has_epoch(tables.changes, plan.epoch))
             applied = replace(applied, gone_until={**applied.gone_until, **gone})
             tables.save_applied(applied)
-        # in this order: a key column may get the name of one that was dropped
+        # in this order: a key column may get the name of a dropped column
         table.drop_columns(dropped)
         _rename(table, kept)
     if plan.gone_columns:
@@ -52,9 +54,9 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
 
 
 def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collection[str]) -> None:
-    """Raises ConfigError where a column has the name of one of another type that was dropped: the change log has that one still.
+    """Raises ConfigError if a column has the name of a dropped column of another type, which the change log still has.
 
-    `gone_columns`: those that were dropped at any time.
+    `gone_columns`: all columns that were ever dropped.
     """
     found = log.read()
     if found is None or not gone_columns:
@@ -77,7 +79,10 @@ def _image(changes: DataFrame) -> StructType:
 
 
 def _is_other(found: DataType, wanted: DataType) -> bool:
-    """Types with others within may get new fields, which the table takes."""
+    """Return True if the types differ.
+
+    Structs, arrays and maps count as equal: new fields in them fit into the table.
+    """
     return type(found) is not type(wanted) or (
         found != wanted and not isinstance(found, StructType | ArrayType | MapType)
     )
@@ -89,9 +94,10 @@ def _has_epoch(log: LakeTable, epoch: int) -> bool:
 
 
 def _rename(table: LakeTable, names: Mapping[str, str]) -> None:
-    """From the old names of columns to the new ones. Columns whose old name is to be another's, or their own in other
-    letters, make room first: Spark refuses a name that is there, and does not tell upper from lower case. Done again after a
-    failure in between, it does the rest.
+    """Rename columns from their old names to the new ones. After a failure in between, a repeated call does the rest.
+
+    Spark refuses a name that exists, and ignores case. So a column whose old name is the new name of another column, or
+    its own new name in another case, gets an intermediate name first.
     """
     renamed = {old: new for old, new in names.items() if old != new}
     taken = {each.lower() for each in renamed.values()}

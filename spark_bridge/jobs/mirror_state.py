@@ -1,14 +1,15 @@
 """The tables of a mirror, and its progress.
 
-    <target>/rows      the table, and `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
-    <target>/kept      the newest record of each key, and markers of deletions of many rows (spark_bridge.jobs.kept_records)
-    <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each topic partition,
-                       what of `kept` counts
-    <target>/changes   the change log, by option
-    <target>/history   every version of every row, by option
+    <target>/rows      the table's rows, with the columns `_cdc_id`, `_cdc_owner`, `_cdc_writetime`, `_cdc_expires_at`
+    <target>/kept      the newest record of each key, and markers of deletions of many rows
+                       (spark_bridge.jobs.kept_records)
+    <target>/applied   a state file: the epoch (counts micro-batches), its clock, the table id, the position of each
+                       topic partition, which runs of `kept` count
+    <target>/changes   the change log (optional)
+    <target>/history   every version of every row (optional)
 
-`applied` is written last: a step that failed before it is repeated from the same state, with the same result.
-Expiring rows are not records, so nothing would repeat them. So their expiry is noted in `applied` first, and so is a truncation.
+`applied` is written last. After a failure, the next run repeats the micro-batch from the same state, with the same
+result. Expired rows and truncations are not records, so no micro-batch repeats them: `applied` notes them first.
 """
 
 from __future__ import annotations
@@ -62,23 +63,25 @@ _log: Final = logging.getLogger(__name__)
 _FORGET_EVERY_S: Final = 3_600
 _COMPACT_EPOCHS: Final = 50
 _LAYERS_OF_EARLIER: Final = 10
-"""An earlier version wrote a first run of a million rows so: each of its ten tasks had keys from everywhere."""
+"""`Applied.layers` for a state of an earlier version, which did not store it. Such a version wrote the first million
+rows with ten tasks, each of which had keys from the whole range."""
 _WITHOUT_STATE: Final = (
     "run the version that wrote it, or mirror the topic into a new target; the tables are as they were"
 )
 _READ_FOR_S: Final = 3_600
-"""So long may a reader of a mirror take that is written at the same time."""
+"""How long a reader may take while the mirror is written: replaced runs are kept for this time."""
 
 RecordPosition = tuple[int, int, int]
-"""Ledger, entry, batch index (-1 without one)."""
+"""Ledger, entry, index in the batch (-1 if the message has no batch)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BegunEpoch:
-    """The content of an epoch whose change log and history may be written: the records up to these positions.
+    """The content of the next epoch: the records up to these positions.
 
-    `without`: names of the truncations and drops whose rows are left out of it. Only a run with the same content may finish the
-    epoch: other changes under its number would be taken for those that are written already.
+    It is noted before change log or history get any of it. `without`: names of the truncations and drops whose rows are
+    left out. Only a run with the same content may finish the epoch. Change log and history take an epoch once, so other
+    changes under its number would be skipped.
     """
 
     positions: Mapping[str, RecordPosition]
@@ -87,25 +90,36 @@ class BegunEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How far a mirror has come. Times are seconds since the epoch.
+    """The progress of a mirror, which is the content of `applied`. Times are seconds since 1970.
 
-    `clock_s` is the time to which rows have expired; no row expires before `next_expiry_s` (None: none will).
-    `static_columns` are those that records of the table have named. `forgot_s`: when markers were last dropped.
-    `schema_version` is that of the topic's schema which the rows follow (None: stored before this was kept). `is_expiring`: the
-    next epoch takes away what is over at `clock_s`, and part of that may be written. `creations`: when Pulsar made the topic
-    partitions that the positions are of, as far as it is known. `begins_anew`: the next records are those of an empty table;
+    `epoch`: the last one that is applied.
+    `clock_s`: the time at which the next epoch judges what has expired.
+    `table_id`, `table_generation`: the life of the table that the rows belong to (None: no record has named it).
+    `next_expiry_s`: no row expires before this time (None: no row will expire).
+    `static_columns`: those that records of the table have named.
+    `forgot_s`: when markers were last dropped.
+    `schema_version`: the version of the topic's schema that the rows follow (None: stored before this was kept).
+    `is_expiring`: the next epoch removes the rows that have expired at `clock_s`. A failed run may have begun it.
+    `creations`: when Pulsar made the topic partitions of `positions`, as far as it is known.
+    `begins_anew`: the next records are those of an empty table.
     `is_to_begin_anew`: a rebuild was asked for, and no run has begun it yet.
-    `table_generation`: with the table id, which life of the table it is (None: no record has named it). `resolved_ms`: the tables
-    have every write that Cassandra acknowledged before (None: not known). `runs`: what is kept of the records, the oldest first
-    (None: an earlier version keeps it in a table), and `forgotten`, which of that counts no more; `replaced_runs` may still
-    be read. `cleared`: names of the truncations and drops that were applied. `clearing`: those that the next epoch applies, and part of
-    that may be written. `begun`: the records that the next epoch applies, and part of that may be written. `repeated_until`: rows,
-    change log and history have the records up to these positions already (empty: those of the next epoch). `time_zone`: in which
-    the tables' owners have timestamps. An earlier version wrote them in that of its session, and did not store it: `is_zone_known` is
-    false. `compacted`: the epoch behind which small files became few. `layers`: how many files of `rows` a key may be in, by their
-    ranges of keys. `numbers`: the type that varint and decimal have in the tables (None: stored before this was kept).
-    `gone_until`: value columns that were dropped, with the last epoch under which the change log may have values that Cassandra no
-    longer shows, also if a column of that name was added again.
+    `resolved_ms`: the tables have every write that Cassandra acknowledged before this time (milliseconds; None:
+    unknown).
+    `runs`: the runs of kept records, the oldest first (None: an earlier version keeps these records in a table).
+    `forgotten`: the markers in `runs` that no longer count.
+    `replaced_runs`: no longer count, but a reader may still use them.
+    `cleared`: names of the truncations and drops that were applied.
+    `clearing`: those that the next epoch applies. A failed run may have begun it.
+    `begun`: the records that the next epoch applies. A failed run may have begun it.
+    `repeated_until`: rows, change log and history already have the records up to these positions, although `positions`
+    are before them (empty: the positions are not known, and the records of the next epoch are the repeated ones).
+    `time_zone`: the zone of timestamps in the tables' owners. `is_zone_known` is false for an earlier version, which
+    used the zone of its session and did not store it.
+    `compacted`: the epoch after which the small files were last compacted.
+    `layers`: how many files of `rows` may have a key, by their ranges of keys.
+    `numbers`: the type of varint and decimal in the tables (None: stored before this was kept).
+    `gone_until`: value columns that were dropped, with the last epoch for which the change log may have values that
+    Cassandra no longer shows. A column stays here when one of its name is added again.
     """
 
     epoch: int = 0
@@ -139,16 +153,19 @@ class Applied:
 
     @property
     def life(self) -> TableLife | None:
-        """The life of the table that the rows are of; None while no record has named its table."""
+        """The life of the table that the rows belong to; None before a record has named its table."""
         return None if self.table_id is None else TableLife(self.table_id, self.table_generation)
 
     def may_expire(self, now_s: int) -> bool:
-        """Whether rows are over at that time, or a failed run has begun to take away what was."""
+        """Return True if a row may have expired at `now_s`, or if a failed run has begun to remove expired rows.
+
+        False for a mirror that begins anew.
+        """
         is_passed = self.next_expiry_s is not None and self.next_expiry_s <= now_s
         return (self.is_expiring or is_passed) and not self.begins_anew
 
     def still_repeated(self, positions: Mapping[str, RecordPosition]) -> Mapping[str, RecordPosition] | None:
-        """`repeated_until` of a mirror that has come to these positions by records."""
+        """The next `repeated_until`, after records up to `positions` were applied; None when all of it is reached."""
         behind = {
             topic: at
             for topic, at in (self.repeated_until or {}).items()
@@ -157,17 +174,17 @@ class Applied:
         return behind or None
 
     def replaced_without(self, runs: Sequence[Run]) -> tuple[ReplacedRun, ...]:
-        """The runs that may still be read besides these, which count from now on."""
+        """The replaced runs that a reader may still use, when only `runs` count from now on."""
         now_s = int(time.time())
         still = [each for each in self.replaced_runs if each.at_s > now_s - _READ_FOR_S]
         return (*still, *[ReplacedRun(each.name, now_s) for each in self.runs or () if each not in runs])
 
 
 class MirrorTables:
-    """The tables below one folder; `table_format` None: that of the tables that are there, else Delta Lake."""
+    """The tables below one folder. `table_format` None: the format of the existing tables, else Delta Lake."""
 
     def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
-        """Raises ConfigError when the tables that are there have another format, or one that the session cannot read;
+        """Raises ConfigError when the existing tables have another format, or one that the session cannot read;
         StateFileError when Spark has no such file system.
         """
         folder = _absolute(spark, target.rstrip("/"))
@@ -188,33 +205,36 @@ class MirrorTables:
         self.rows: LakeTable = made(spark, f"{folder}/rows")
         self.kept = KeptRecords(spark, f"{folder}/kept")
         self.is_local = HadoopFolder(spark, folder).is_local()
-        # where earlier versions keep what is now in `kept`
+        # an earlier version keeps in this table what is now in `kept`
         self._records: LakeTable = made(spark, f"{folder}/records")
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
 
     def compact(self) -> None:
-        """Many small files become few, in every table that there is."""
+        """Compact the small files of every existing table."""
         for each in (self.rows, self.changes, self.history):
             if each.read() is not None:
                 each.compact()
 
     def compact_in_turn(self) -> None:
-        """Compact the tables each 50 epochs, whichever runs wrote them. A failure is logged, and the next epoch tries again."""
+        """Compact the tables every 50 epochs, counted over all runs.
+
+        A failure is logged, and the next epoch tries again.
+        """
         applied = self.applied()
         if applied.epoch - applied.compacted < _COMPACT_EPOCHS:
             return
         try:
             self.compact()
         except (PySparkException, Py4JError) as error:
-            # PySpark passes on what it does not know, such as a format's conflict with another writer.
+            # Py4JError: PySpark does not convert every Java error, for example a format's conflict with another writer.
             reason = reason_of_spark(str(getattr(error, "java_exception", error)))
             _log.warning("%s: small files are not compacted yet: %s", self.target, reason)
             return
         self.save_applied(replace(applied, compacted=applied.epoch))
 
     def applied(self) -> Applied:
-        """How far the mirror has come; a new one starts at epoch 0. Raises StateFileError."""
+        """The mirror's progress; a new mirror starts at epoch 0. Raises StateFileError."""
         stored = self._applied.read()
         if stored is None:
             return Applied()
@@ -222,30 +242,33 @@ class MirrorTables:
         return applied_in(f"{self.target}/applied", stored, session_zone)
 
     def save_applied(self, applied: Applied) -> None:
-        """The last step of a micro-batch."""
+        """Store the progress. This is the last step of a micro-batch."""
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))
 
     def keep_format(self, numbers: Numbers) -> None:
-        """Note the tables' format and numbers before the first of them is made: a first run that fails may have made some."""
+        """Store the tables' format and numbers before a table is made: a first run that fails may have made some."""
         applied = self.applied()
         if self._applied.read() is None or (applied.numbers != numbers and not self._are_made()):
             self.save_applied(replace(applied, numbers=numbers))
 
     def with_numbers(self, options: BridgeOptions) -> BridgeOptions:
-        """The options of a job on these tables, with the numbers that they have. Raises ConfigError where others are asked for."""
+        """The options of a job on these tables, with the tables' `numbers`.
+
+        Raises ConfigError if the options ask for others.
+        """
         kept = self.applied().numbers
         if kept in (None, options.numbers) or not self._are_made():
             return options
         return fit_numbers(options, kept, self.target)
 
     def ask_for_rebuild(self) -> None:
-        """From now on, a run begins anew first, also one that is not told to."""
+        """Store that a rebuild is due. The next run begins anew, even if it is not told to."""
         self.save_applied(replace(self.applied(), is_to_begin_anew=True))
 
     def begin_anew(self) -> None:
-        """The next records are those of an empty table, whatever was applied before; until they come the rows stay.
+        """Store that the next records are those of an empty table. The rows stay until these records come.
 
-        Of an epoch that a failed run has begun nothing stays that the rows do not have.
+        If a failed run has begun an epoch, its changes are taken back, unless the rows have all of them.
         """
         known = self.applied()
         self._take_back(known.epoch + 1)
@@ -269,10 +292,11 @@ class MirrorTables:
         )
 
     def begin_epoch(self, positions: Mapping[str, RecordPosition], without: Sequence[str]) -> Applied:
-        """Note what the next epoch has, before change log or history get any of it; see BegunEpoch. The state is returned.
+        """Store the content of the next epoch, as `begun`. Return the state. See BegunEpoch.
 
-        An epoch that a failed run has begun with something else is given up: no run has the same records again after another
-        limit, with an older copy of the checkpoint or without one, or where a truncation is known by now.
+        If a failed run has begun an epoch with other content, that epoch is given up first. No run has the same content
+        again after a change of the micro-batches' limit, with an older copy of the checkpoint, without a checkpoint, or
+        when a truncation has become known since.
         """
         begun = BegunEpoch(positions, tuple(without))
         known = self.applied()
@@ -286,9 +310,9 @@ class MirrorTables:
         return noted
 
     def give_up_epoch(self) -> None:
-        """The next epoch is not the one that a failed run may have begun: nothing reads the same records again.
+        """Give up the epoch that a failed run may have begun, because no run reads the same records again.
 
-        Expired rows and truncations that were noted go on under their number, for they do not depend on what is read.
+        An epoch of expired rows or truncations is not given up: these do not depend on records.
         """
         known = self.applied()
         if known.is_expiring or known.clearing:
@@ -301,11 +325,11 @@ class MirrorTables:
         if found is Unfinished.ALL:
             ends = {} if known.begun is None else known.begun.positions
             repeated = {topic: max(ends.get(topic, at), at) for topic, at in {**ends, **(repeated or {})}.items()}
-        # whatever was found: Delta may know the number of an epoch that changed nothing
+        # a new number in any case: Delta may know the number of an epoch that changed nothing
         self.save_applied(replace(known, epoch=known.epoch + 1, begun=None, repeated_until=repeated))
 
     def _are_made(self) -> bool:
-        """Whether any table is there."""
+        """Return True if any of the tables exists."""
         return any(each.read() is not None for each in (self.rows, self.changes, self.history))
 
     def _take_back(self, epoch: int) -> Unfinished:
@@ -330,11 +354,11 @@ class MirrorTables:
             records = self._records.read()
             runs = () if records is None else (self.kept.taken_over(records),)
             self.save_applied(replace(applied, runs=runs))
-        # also after a run that was killed in between
+        # always: a run that was killed may have stored the runs and left the table
         HadoopFolder(self._spark, self._records.path).delete_all()
 
     def merge_kept(self) -> None:
-        """Many runs of what is kept become few."""
+        """Merge the last runs of kept records when there are many."""
         applied = self.applied()
         assert applied.runs is not None
         runs = self.kept.merged(applied.runs, applied.forgotten)
@@ -344,7 +368,10 @@ class MirrorTables:
             self.kept.delete_others([*runs, *replaced])
 
     def forget(self, retention_s: float) -> None:
-        """Drop markers of deletions of many rows that were last met so long ago; checks at most once an hour."""
+        """Drop the markers of deletions of many rows whose Cassandra partition no record has touched for `retention_s`.
+
+        Does nothing if the last call that dropped markers was less than an hour, or `retention_s`, ago.
+        """
         applied, now_s = self.applied(), int(time.time())
         if not applied.runs or now_s - applied.forgot_s < min(_FORGET_EVERY_S, retention_s):
             return
@@ -353,7 +380,10 @@ class MirrorTables:
 
 
 def _absolute(spark: SparkSession, folder: str) -> str:
-    """Delta takes the path of a table in SQL only if it is absolute."""
+    """The absolute path of a folder: in SQL, Delta takes a table's path only if it is absolute.
+
+    Raises StateFileError.
+    """
     try:
         return HadoopFolder(spark, folder).absolute()
     except OSError as error:
@@ -361,9 +391,9 @@ def _absolute(spark: SparkSession, folder: str) -> str:
 
 
 def known_format(target: str) -> TableFormat | None:
-    """The format of the tables below a folder, known before there is a session; None: there are none.
+    """The format of the tables below a folder, without a Spark session; None: there are no tables.
 
-    Raises OSError when this Python cannot look there.
+    Raises OSError when this Python cannot read the folder.
     """
     stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
     if stored is None:
@@ -373,7 +403,10 @@ def known_format(target: str) -> TableFormat | None:
 
 
 def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Applied:
-    """The state that this version or an earlier one has stored as JSON. `session_zone`: for one that has no time zone."""
+    """Parse the state that this version or an earlier one has stored.
+
+    `session_zone`: for a state without a time zone.
+    """
     found = json.loads(stored)
     found.setdefault("is_zone_known", "time_zone" in found)
     found.setdefault("time_zone", session_zone)
@@ -381,7 +414,7 @@ def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Appl
     statics = tuple(found.pop("static_columns"))
     runs, forgotten = found.pop("runs", None), found.pop("forgotten", NOTHING_FORGOTTEN)
     begun, repeated = found.pop("begun", None), found.pop("repeated_until", None)
-    if found.pop("repeats_records", False):  # of an earlier version
+    if found.pop("repeats_records", False):  # an earlier version stored this instead of positions
         repeated = {}
     return Applied(
         positions=_positions(found.pop("positions")),
@@ -398,12 +431,12 @@ def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Appl
 
 
 def applied_in(folder: str, stored: str, session_zone: str) -> Applied:
-    """The same of the state in a folder. Raises DamagedStateError."""
+    """As `applied_from_state`, for the state of a folder. Raises DamagedStateError."""
     return understood(folder, stored, lambda text: applied_from_state(text, session_zone), _WITHOUT_STATE)
 
 
 def fit_numbers(options: BridgeOptions, kept: Numbers, folder: str) -> BridgeOptions:
-    """Options for tables whose numbers are `kept`. Raises ConfigError where the options name others."""
+    """Options for tables whose numbers are `kept`. Raises ConfigError if the options name others."""
     if "numbers" in options.model_fields_set and options.numbers != kept:
         reason = (
             f"{options.numbers!r} is given, but the tables below {folder} have {kept!r}: leave the option out, or mirror the topic "
@@ -418,7 +451,7 @@ def _positions(stored: Mapping[str, Sequence[int]]) -> dict[str, RecordPosition]
 
 
 def not_applied(applied: Applied) -> Column:
-    """True for raw rows that a mirror has not seen: everything behind its position in the topic partition."""
+    """True for raw rows that the mirror has not applied: they are behind its position in their topic partition."""
     is_new = F.lit(True)
     for name, (ledger, entry, index) in applied.positions.items():
         topic, partition = topic_of(name)
@@ -433,10 +466,11 @@ def not_applied(applied: Applied) -> Column:
 
 
 def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
-    """When Pulsar made the topic partitions that exist now, as far as it returns this.
+    """When Pulsar made the topic partitions that exist now, as far as Pulsar returns this.
 
-    Raises OtherTopicError where a position of the mirror is of another one: its records would be skipped, or lose against those
-    that the mirror knows. TopicError, PulsarUnreachableError.
+    Raises OtherTopicError if a position of the mirror belongs to a topic that existed before under this name: records
+    of the new topic would be skipped, or lose against those that the mirror knows. Raises TopicError,
+    PulsarUnreachableError.
     """
     found: dict[str, str] = {}
     with PulsarAdmin(options) as admin:
@@ -454,9 +488,9 @@ def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
 
 
 def refuse_lost_records(applied: Applied, options: BridgeOptions) -> None:
-    """Notice for a mirror whose checkpoint is lost what its query would have noticed: records behind its position were deleted.
+    """Check for a mirror whose checkpoint is lost that no records behind its positions were deleted.
 
-    Raises DataLossError, PulsarUnreachableError, TopicError.
+    With a checkpoint, the query checks this. Raises DataLossError, PulsarUnreachableError, TopicError.
     """
     if not options.fail_on_data_loss:
         return

@@ -1,8 +1,9 @@
 """The job `publish`: from a mirror's change log to topics that any keyed sink can trust.
 
-`rows-<keyspace>.<table>`: the row of a key, or null, with the data topic's schemas. `changes-<keyspace>.<table>`: every change
-with both images. Each change stands once in a topic, in order per key, whatever is killed: records are numbered by the mirror's
-epoch and their place in it, the broker knows the highest number that it has taken, and the change log does not change.
+`rows-<keyspace>.<table>`: the row of a key, or null, with the data topic's schemas. `changes-<keyspace>.<table>`: every
+change with both images. A topic has each change once, in order per key, even if processes are killed: records are
+numbered by the mirror's epoch and their place in it, the broker knows the highest number that it has accepted, and the
+change log does not change.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ __all__ = ["PublishSummary", "publish", "topic_beside"]
 _log: Final = logging.getLogger(__name__)
 OnBatch = Callable[[str, int, int], None]
 _LEAST_WAIT_S: Final = 1.0
-"""Each check for changes asks the lake's file system."""
+"""The shortest wait between two checks for changes: each check reads from the lake's file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishSummary:
-    """What a run published: records by topic, the mirror's epoch up to which all is published, and how long it took."""
+    """The result of a run: records by topic, the mirror's epoch up to which all is published, and the duration."""
 
     records: Mapping[str, int]
     epoch: int
@@ -67,13 +68,14 @@ def publish(
     on_batch: OnBatch = lambda topic, records, epoch: None,
     on_note: Callable[[str], None] = _log.warning,
 ) -> PublishSummary:
-    """Publish what the mirror below `target` has changed since the last run; with `follow_interval_s` until `stopping` is set.
+    """Publish the mirror's changes below `target` since the last run; with `follow_interval_s` until `stopping` is set.
 
-    `options` name the mirror's data topic, and may be the mirror's. `topics`: which to publish to; None: `rows-` or `changes-` in
-    the place of `data-`. `rebuild`: publish the whole table again first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is
-    set, the current micro-batch is finished. `on_batch` gets the topic, the number of records, and the epoch that is reached.
-    `on_note` gets a message for the user, one line. Raises ConfigError, PublishError, TopicError,
-    PulsarUnreachableError, StateFileError, and Spark's errors with these.
+    `options` name the mirror's data topic, and may be the mirror's options. `topics`: the topics to publish to (None:
+    the data topic's name with `rows-` or `changes-` instead of `data-`). `rebuild`: publish the whole table again
+    first. `follow_interval_s`: seconds between two checks for changes. When `stopping` is set, the current micro-batch
+    is finished. `on_batch` gets the topic, the number of records, and the epoch that is reached. `on_note` gets a
+    message of one line for the user. Raises ConfigError, PublishError, TopicError, PulsarUnreachableError,
+    StateFileError, and Spark's errors with these.
     """
     refuse_interval("follow_interval_s", follow_interval_s)
     parsed = BridgeOptions.from_mapping(batch_options(options))
@@ -95,7 +97,10 @@ def publish(
 
 
 def topic_beside(data_topic: str, kind: Kind) -> str:
-    """`<kind>-<keyspace>.<table>` beside `data-<keyspace>.<table>`. Raises ConfigError for a data topic of another name."""
+    """The topic `<kind>-<keyspace>.<table>` for `data-<keyspace>.<table>`.
+
+    Raises ConfigError for another data topic's name.
+    """
     namespace, _, name = data_topic.rpartition("/")
     if not name.startswith("data-"):
         raise ConfigError.of(
@@ -132,9 +137,9 @@ class _Topic:
         self._reached: int | None = None
 
     def run(self, *, rebuild: bool) -> tuple[int, int]:
-        """How many records were sent, and the epoch that is reached."""
+        """Publish the new changes. Return the number of records that were sent, and the epoch that is reached."""
         tables = MirrorTables(self._spark, self._target)
-        # Before the log is read: a mirror may finish a later epoch meanwhile, and the log as read may have a part of it.
+        # Read before the log: meanwhile a mirror may write a later epoch, and the log may have only a part of it.
         applied = tables.applied()
         epoch = applied.epoch
         if epoch == self._reached and not rebuild:
@@ -179,7 +184,7 @@ class _Topic:
         return sent, reached
 
     def _begun(self, admin: PublishAdmin, partitions: list[str], epoch: int, *, rebuild: bool) -> Published:
-        """The state to go on with; of a new topic, or of one that is published anew, it is written first."""
+        """The state to continue with. For a new topic, and for a rebuild, a new state is stored first."""
         if not self._is_begun:
             why = admin.deduplicate(self.topic, partitions)
             if why is not None:
@@ -194,7 +199,7 @@ class _Topic:
             begun = replace(Published.anew(self.topic, epoch), creations=dict.fromkeys(partitions), before=before)
             self._file.write(begun)
             return begun
-        known = self._file.read()  # a rebuild needs none, also where it is damaged
+        known = self._file.read()  # not read for a rebuild, which also helps if the file is damaged
         writers = {each: admin.last_writer(each) for each in partitions}
         if known is None or known.topic != self.topic:
             self._check_empty(writers)
@@ -250,7 +255,11 @@ class _Topic:
             )
 
     def _check_numbers(self, published: Published, partitions: Sequence[str], schema: KeyValueSchema) -> None:
-        """The broker drops records with numbers that it knows: those of a mirror's copy would be others. Once a job."""
+        """Check once a job that the broker has no numbers of later epochs than this state. Raises PublishError.
+
+        If the mirror was restored from a copy, other records would get numbers that the broker has accepted already,
+        and the broker would drop them.
+        """
         if self._is_checked:
             return
         self._is_checked = True
@@ -265,7 +274,7 @@ class _Topic:
                 )
 
     def _with_schemas(self, published: Published, schemas: TopicSchemas, partition: str) -> Published:
-        """Every version that the data topic has had, in its order."""
+        """Register the versions of the data topic's schema that the topic lacks, in order. Return the new state."""
         if published.schemas >= len(schemas.versions):
             return published
         for version in schemas.versions[published.schemas :]:
@@ -291,7 +300,10 @@ class _Topic:
         return build(waiting.withColumn("is_there", F.lit(False) if there is None else F.col("epoch") == there))
 
     def _publish_nulls(self, producer: str, partitions: Sequence[str], made: ChangeRecords, state: DataFrame) -> None:
-        """For keys whose last record in the topic is a row, and that have none now. Done again it does no harm."""
+        """Publish a null for each key whose last record in the topic is a row, and that has no row now.
+
+        Repeated nulls do no harm.
+        """
         known = made.rows(state).select("key", "part")
         newest = Window.partitionBy("key", "partition").orderBy(record_place().getField("position").desc())
         last = raw_batch(self._spark, self._options.as_texts()).withColumn("at", F.row_number().over(newest))
@@ -306,14 +318,14 @@ class _Topic:
 
 
 def _with_source(log: DataFrame) -> DataFrame:
-    """A change log of an earlier version does not say where its changes come from, until the mirror runs again."""
+    """The change log with a column `source`: one of an earlier version has none until the mirror runs again."""
     return log if "source" in log.columns else log.withColumn("source", F.lit(None).cast(RECORD_SOURCE))
 
 
 def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
-    """The rows that the change log leaves at the end of an epoch, as inserts of it. Asked again it gives the same.
+    """The rows that exist at the end of an epoch by the change log, as inserts of that epoch.
 
-    Values of columns from before these were dropped are null.
+    Values from before their column was dropped are null. A repeated call gives the same rows.
     """
     newest = Window.partitionBy("_cdc_id").orderBy(F.col("epoch").desc(), F.col("step").desc())
     last = log.where(F.col("epoch") <= epoch).withColumn("at", F.row_number().over(newest))
@@ -331,9 +343,9 @@ def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
 
 
 def _epoch_of_first_rows(log: DataFrame) -> int | None:
-    """The epoch under which a change log that began later than its mirror has the rows of then; None: it began with it.
+    """The epoch of a change log that has the rows from before it; None: it began with its mirror.
 
-    A change of a micro-batch comes behind what the row was before, so not all its steps are the first.
+    Only these rows have step 1: the steps of a micro-batch begin at 2 (FIRST_STEP).
     """
     first = log.groupBy("epoch").agg(F.max("step").alias("last")).orderBy("epoch").limit(1).collect()
     return first[0].epoch if first and first[0]["last"] == 1 else None

@@ -1,6 +1,7 @@
-"""The Avro schema of a record on a topic `changes-<keyspace>.<table>`: an envelope with the names that Debezium's consumers know.
+"""The Avro schema of a record on a topic `changes-<keyspace>.<table>`: an envelope with Debezium's field names.
 
-`op` (c, u, d, and r for rows that were there before), `before`, `after` (all columns of the table, each nullable), `source`, `ts_ms`.
+`op` (c, u, d, and r for rows that existed before), `before`, `after` (all columns of the table, each nullable),
+`source`, `ts_ms`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ SOURCE_FIELDS: Final[Mapping[str, str]] = {
     "epoch": "long",
     "step": "long",
 }
-"""What `source` has: the data topic (`name`), whether it is no change of now but a row that was there, the write time, the place in
-the change log."""
+"""Fields of `source`: among them the data topic (`name`), whether the record is an existing row and not a change
+(`snapshot`), the write time (`ts_ms`, `ts_us`), and the place in the change log (`epoch`, `step`)."""
 ORIGIN_FIELDS: Final[Mapping[str, str]] = {"node": "string", "segment": "long", "pos": "long", "table_id": "string"}
-"""What `source` has besides, as far as it is known: the node whose commit log has the change, where it stands there, the table."""
+"""Fields of `source` that may be null: the node, segment and position in the commit log, and the table's id."""
 
 
 def envelope_schema(version: SchemaVersion) -> AvroRecord:
-    """Of the records whose table has this version of the data topic's schema."""
+    """The schema of the records for this version of the data topic's schema."""
     keyspace, table = (cast("str", version.value[each]) for each in ("namespace", "name"))
     namespace = f"{keyspace}.{table}"
     types = _Types(keyspace)
@@ -60,7 +61,7 @@ def envelope_schema(version: SchemaVersion) -> AvroRecord:
 
 
 class _Types:
-    """Types of columns from two schemas in one: what both define is defined once."""
+    """Merges types of columns from two schemas into one schema: a type that both define is defined once."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace

@@ -1,10 +1,10 @@
-"""From rows of a mirror's change log to records to publish: partition, order, key and value in Avro.
+"""Makes the records to publish from rows of a mirror's change log: partition, order, key and value in Avro.
 
-part INT        of the topic, by the key: the same for good
-epoch, step, id order in the partition: the change log's, rows of one step by their keys
-key, value BINARY    as the data topic has them; a null value: there is no such row
+part INT             the topic's partition, by the key; it never changes
+epoch, step, id      the order within the partition: that of the change log, and by `_cdc_id` within a step
+key, value BINARY    as in the data topic; a null value: there is no such row
 writetime BIGINT     microseconds
-op STRING       c, u, d or r
+op STRING            c, u, d or r
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _LONG, _TEXT = LongType(), StringType()
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecords:
-    """Of the topics of one table. `changes`: rows of the change log, which has `source`, with a column `is_there`: true for rows
-    that were there before."""
+    """Makes the records for the topics of one table. Argument `changes`: rows of the change log, with `source`, and
+    with a column `is_there`, which is true for an existing row that is not a change.
+    """
 
     names: LogColumns
     partitions: int
@@ -41,7 +42,7 @@ class ChangeRecords:
         return self.names.schemas
 
     def rows(self, changes: DataFrame) -> DataFrame:
-        """For `rows-<keyspace>.<table>`: what each row is at the end of each epoch."""
+        """Records for `rows-<keyspace>.<table>`: each changed row as it is at the end of each epoch."""
         newest = Window.partitionBy("epoch", "_cdc_id").orderBy(F.col("step").desc())
         last = changes.withColumn("at", F.row_number().over(newest)).where("at = 1")
         encoder = AvroEncoder(self.schemas.newest.value)
@@ -50,7 +51,7 @@ class ChangeRecords:
         return self._records(last, value)
 
     def changes(self, changes: DataFrame) -> DataFrame:
-        """For `changes-<keyspace>.<table>`: every change, in an envelope."""
+        """Records for `changes-<keyspace>.<table>`: every change, in an envelope."""
         encoder = AvroEncoder(envelope_schema(self.schemas.newest))
         value = encoder.record({
             "before": self._image(_struct(changes, "before"), "before"),
@@ -75,8 +76,10 @@ class ChangeRecords:
         return keyed.withColumn("part", key_partition(self.partitions))
 
     def _key(self, changes: DataFrame) -> Column:
-        """The bytes of the record by which the mirror knows the row. A partition that has no rows but static columns: its key with
-        null clustering columns."""
+        """The key of the record, from the row's identity in the mirror.
+
+        For a partition that has only static columns: its key with null clustering columns.
+        """
         image = _struct(changes, "after")
         encoder = AvroEncoder(self.schemas.newest.key)
         wanted = KeyColumns.of(self.schemas).partition
@@ -86,7 +89,7 @@ class ChangeRecords:
         return F.when(is_static, encoder.encode(encoder.record(columns))).otherwise(F.unhex("_cdc_id"))
 
     def _keys(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
-        """Key columns by their newest names: the change log has earlier ones in columns of their own."""
+        """Key columns by their newest names. The change log has values under an earlier name in a separate column."""
         kinds = {each.name: each.dataType for each in image}
         return {
             newest: (
@@ -98,7 +101,7 @@ class ChangeRecords:
         }
 
     def _columns(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
-        """By their newest names; with the key's."""
+        """The columns of an image by their newest names, including those of the key."""
         names = self.names.newest_names(image.names)
         columns = {names[each.name]: (F.col(name).getField(each.name), each.dataType) for each in image}
         return columns | self._keys(image, name)
@@ -134,12 +137,12 @@ class ChangeRecords:
 
 
 def key_partition(partitions: int) -> Column:
-    """By a hash of `key` that no version of Spark or Python changes."""
+    """The partition for `key`, by a hash that is the same in all versions of Spark and Python."""
     return F.pmod(F.crc32("key"), F.lit(partitions)).cast(IntegerType())
 
 
 def _since(column: Column, until: int | None) -> Column:
-    """Null up to this epoch."""
+    """The column, with null for changes up to this epoch; None: unchanged."""
     return column if until is None else F.when(F.col("epoch") > until, column)
 
 
@@ -149,6 +152,6 @@ def _op() -> Column:
 
 
 def _struct(changes: DataFrame, name: str) -> StructType:
-    """Without what the mirror adds."""
+    """The type of an image, without the columns that the mirror adds."""
     image = cast("StructType", changes.schema[name].dataType)
     return StructType([each for each in image if not each.name.startswith("_cdc_")])

@@ -17,13 +17,13 @@ __all__ = ["SENT", "RecordSender", "epoch_of", "producer_name"]
 SENT: Final = "part int, sent bigint"
 """The rows that a task returns."""
 _EPOCH_BITS: Final = 32
-"""Where the mirror's epoch begins in a record's number; below it stands the record's place in the epoch."""
+"""The number of bits for a record's place in its epoch; the higher bits of its number are the mirror's epoch."""
 _COLUMNS: Final = ("part", "epoch", "step", "id", "key", "value", "writetime", "op")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSender:
-    """To one topic. Holds values only, for it is pickled into tasks."""
+    """Sends records to one topic. It has only plain values, because it is pickled into tasks."""
 
     options: BridgeOptions
     partitions: Sequence[str]
@@ -31,7 +31,10 @@ class RecordSender:
     schema: KeyValueSchema
 
     def run(self, records: DataFrame) -> int:
-        """How many were sent, and not stored before; all are with the broker when this returns. Raises PublishError through Spark."""
+        """Send records. Return how many were sent, without those that the broker had before.
+
+        The broker has all records when this returns. Raises PublishError within an error of Spark.
+        """
         placed = records.select(*_COLUMNS).repartition(len(self.partitions), "part")
         ordered = placed.sortWithinPartitions("part", "epoch", "step", "id").drop("step", "id")
         mine = self
@@ -42,7 +45,7 @@ class RecordSender:
         return sum(row.sent for row in ordered.mapInArrow(work, SENT).collect())
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row a topic partition: `part` and `sent`."""
+        """Send the records of a task. Return one row for each topic partition: `part` and `sent`."""
         producer: KeyedProducer | None = None
         part, epoch, index = -1, -1, 0
         try:
@@ -72,12 +75,12 @@ class RecordSender:
 
 
 def producer_name(job: str, part: int) -> str:
-    """Of one topic partition."""
+    """The name of the producer for one topic partition."""
     return f"{job}-{part}"
 
 
 def epoch_of(number: int) -> int:
-    """The mirror's epoch of a record's number; -1 for the number -1, which means none."""
+    """The mirror's epoch in a record's number; -1 for the number -1, which means that there is no record."""
     return number >> _EPOCH_BITS
 
 

@@ -1,4 +1,4 @@
-"""How far a topic of the job `publish` has come: a state file below the mirror's folder."""
+"""The progress of a topic of the job `publish`: a state file below the mirror's folder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ __all__ = ["Kind", "Published", "PublishedFile", "published_in"]
 _WITHOUT_STATE: Final = "run the version that wrote it, or publish the whole table anew with --rebuild"
 
 Kind = Literal["rows", "changes"]
-"""What a topic has: rows by key, or every change with both images."""
+"""The content of a topic: rows by key, or every change with both images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """`epoch`: all changes of the mirror up to it are stored in the topic. `producer`: the name by which the broker knows this
-    life of the job; one that begins anew has another, for its numbers begin anew.
+    """The progress of one topic. A life of the job begins with its first run, and with each rebuild.
 
-    `whole_epoch`: the rows that there were in this epoch are published now, as such (None: changes are). `creations`: of each of the
-    topic's partitions, when Pulsar made it (None: it had no records, or Pulsar does not tell). `schemas`: how many of the data topic's schema versions the topic has.
-    `before`: the last position of each partition when this life began: records up to it may be of any producer. `sent_until`: the
-    last epoch of which a run has begun to send changes (None: stored before this was noted).
+    `producer`: the producers' names begin with it. Each life has another one, because its numbers begin anew.
+    `epoch`: the topic has all changes of the mirror up to this epoch.
+    `whole_epoch`: all rows of this epoch are being published, instead of changes (None: changes are published).
+    `creations`: when Pulsar made each of the topic's partitions (None: it had no records, or Pulsar does not tell).
+    `schemas`: how many of the data topic's schema versions the topic has.
+    `before`: the last position of each partition when this life began. Records up to it may be of any producer.
+    `sent_until`: the last epoch whose changes a run has begun to send (None: stored before this was noted).
     """
 
     topic: str
@@ -42,20 +44,20 @@ class Published:
 
     @classmethod
     def anew(cls, topic: str, whole_epoch: int | None) -> Published:
-        """Nothing is published."""
+        """The state of a new life: nothing is published yet."""
         producer = f"cassandra-cdc-publish-{uuid.uuid4().hex[:12]}"
         return cls(topic=topic, producer=producer, whole_epoch=whole_epoch, sent_until=-1)
 
     def is_of_later_run(self, epoch: int) -> bool:
-        """Whether changes of this epoch, which the broker has of this life, were sent by a run that this state does not know."""
+        """Return True if a run that this state does not know has sent `epoch`, the newest one that the broker has."""
         return self.sent_until is not None and epoch > self.sent_until
 
     def has_other_writer(self, partition: str, writer: str | None, last_position: Callable[[str], str]) -> bool:
-        """Whether another producer has written to a partition since this life began.
+        """Return True if another producer has written to a partition since this life began.
 
-        `writer`: the producer of the partition's last record, None without one. A partition that gets no record of this life
-        ends with one of the life before. So the position decides. It is read after the writer: a record that another
-        producer adds in between moves it.
+        `writer`: the producer of the partition's last record; None: there is no record. In a partition without records
+        of this life, the last record may be one of the life before, so its position decides. The position is read after
+        the writer, so that a record that another producer adds in between is noticed.
         """
         if writer is None or writer.startswith(self.producer):
             return False
@@ -63,19 +65,19 @@ class Published:
 
 
 class PublishedFile:
-    """Of one topic below a mirror's folder. Raises StateFileError."""
+    """The state file of one topic, below a mirror's folder. Raises StateFileError."""
 
     def __init__(self, spark: SparkSession, target: str, kind: Kind) -> None:
         self._folder = f"{target.rstrip('/')}/published/{kind}"
         self._file = StateFile(spark, self._folder)
 
     def read(self) -> Published | None:
-        """None before the first run."""
+        """The stored state; None before the first run. Raises DamagedStateError."""
         stored = self._file.read()
         return None if stored is None else published_in(self._folder, stored)
 
     def write(self, published: Published) -> None:
-        """Before the first record of a life, and before and after each micro-batch."""
+        """Store the state: before the first record of a life, and before and after each micro-batch."""
         self._file.write(json.dumps(asdict(published)))
 
 

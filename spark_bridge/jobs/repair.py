@@ -42,15 +42,19 @@ class RepairTarget:
         *,
         hides_key: bool = False,
     ) -> RepairTarget:
-        """`hides_key`: keys on the data topic are not those of the table. Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError."""
+        """The events topic of a table. `hides_key`: keys on the data topic are not those of the table.
+
+        Raises TopicError when there is no events topic, PulsarUnreachableError, CassandraReadError.
+        """
         events = options.of_topic(events_topic(table.keyspace, table.name, events_prefix))
         partitions = tuple(events_partitions(events, table.keyspace, table.name))
         return cls(options=events, table=table, partitions=partitions, node_id=node_id_of(access), hides_key=hides_key)
 
     def send(self, rows: Sequence[Row]) -> tuple[str, ...]:
-        """An event for each row of a comparison; with the broker when this returns. Answers keys for which there is none.
+        """Send an event for each row of a comparison. Return the keys (JSON) for which no event could be made.
 
-        The events tell no write time: the connector proves its read of the row by reading it twice. Raises EventSendError.
+        The broker has the events when this returns. They have no write time, so the connector proves its read of the
+        row by a second read. Raises EventSendError.
         """
         keys, unwritable = RowKeys(self.table), []
         events = RowEvents(self.options, self.table, self.partitions, self.node_id)
@@ -69,7 +73,10 @@ class RepairTarget:
         return tuple(unwritable)
 
     def _key_of(self, row: Row, keys: RowKeys) -> RowKey:
-        """Cassandra's own bytes where it has the row. Raises UnwritableKeyError."""
+        """The key of a row: Cassandra's own bytes if it has the row, else the topic's key.
+
+        Raises UnwritableKeyError.
+        """
         is_static = row[ID].startswith("static:")
         if row.cassandra is not None:
             parts = tuple(None if each is None else bytes(each) for each in row.cassandra.key_parts)

@@ -1,4 +1,4 @@
-"""Until when a table is complete, for a batch pipeline."""
+"""Resolved timestamps for a batch pipeline: until when a table is complete."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Options = Mapping[str, str | int | bool]
 
 
 def resolved_timestamp(spark: SparkSession, options: Options) -> datetime | None:
-    """Every write that Cassandra acknowledged before this time (UTC) is in the data topic of the options; None: not known.
+    """The data topic has every write that Cassandra acknowledged before this time (UTC); None: not known.
 
-    Ask first, then read: what is read after the call has these writes. Raises ConfigError, PulsarUnreachableError, TopicError,
-    and UnresolvedError where the options do not tell the table.
+    Call this first, and then read: a read after the call has these writes. Raises ConfigError, PulsarUnreachableError,
+    TopicError, and UnresolvedError if the options do not tell the table.
     """
-    del spark  # as every function here takes it; Pulsar alone is asked
+    del spark  # an argument of every function here; only Pulsar is asked
     parsed = BridgeOptions.from_mapping(batch_options(options))
     with ResolvedTimestamps(parsed) as timestamps:
         return _time(timestamps.read(table_of(parsed)).resolved_ms)
@@ -36,9 +36,9 @@ def resolved_timestamp(spark: SparkSession, options: Options) -> datetime | None
 def wait_until_complete(
     spark: SparkSession, options: Options, *, until: datetime | None = None, timeout_s: float = 300
 ) -> datetime:
-    """Return when the data topic has every write that was acknowledged up to `until` (with its zone; None: this call).
+    """Wait until the data topic has every write that was acknowledged up to `until` (with its zone; None: this call).
 
-    Gives the resolved timestamp. Raises UnresolvedError after `timeout_s`, and what `resolved_timestamp` raises.
+    Return the resolved timestamp. Raises UnresolvedError after `timeout_s`, and the errors of `resolved_timestamp`.
     """
     del spark
     if until is not None and until.tzinfo is None:
@@ -51,12 +51,15 @@ def wait_until_complete(
 
 
 def mirror_resolved_timestamp(spark: SparkSession, target: str) -> datetime | None:
-    """Every write that Cassandra acknowledged before this time (UTC) is in the tables below `target`; None: not known."""
+    """The mirror's tables have every write that Cassandra acknowledged before this time (UTC); None: not known."""
     return _time(MirrorTables(spark, target).applied().resolved_ms)
 
 
 def mirror_resolved_ms(target: str) -> int | None:
-    """The same in milliseconds since the epoch, without a session. Raises OSError when this Python cannot look there."""
+    """As `mirror_resolved_timestamp`, in milliseconds since 1970, without a session.
+
+    Raises OSError when this Python cannot read the folder.
+    """
     stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
     found = None if stored is None else json.loads(stored).get("resolved_ms")
     return None if found is None else int(found)

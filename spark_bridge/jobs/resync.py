@@ -221,7 +221,10 @@ class _Run:
         return TableResync(table=table, gaps=len(gaps), outcome=Outcome.CLOSED, reason=reason)
 
     def _send(self, table: TableGaps, target: RepairTarget, published: PublishedTable | None) -> tuple[int, int]:
-        """How many rows were sent for their write time, and for a difference. The broker has all of them when this returns."""
+        """Send a table's rows. Return how many were sent for their write time, and how many for a difference.
+
+        The broker has all of them when this returns.
+        """
         settings, metadata = self.settings, target.table
         plan = token_ranges(settings.ranges or self.spark.sparkContext.defaultParallelism * 2)
         data_topic = full_topic_name(settings.data_topic or f"{settings.data_prefix}{table.name}")
@@ -252,7 +255,10 @@ class _Run:
         return written, len(found.shown)
 
     def _wait_for_connector(self, table: str, target: RepairTarget, created: Sequence[str | None]) -> None:
-        """Return when its subscription has passed the end that the events topic has now. Raises _NotHealedError if it takes too long."""
+        """Return when the connector's subscription has passed the current end of the events topic.
+
+        Raises _NotHealedError if it takes too long.
+        """
         timeout_s = self.settings.connector_timeout_s
         deadline = time.monotonic() + timeout_s
         with ResolvedTimestamps(self.options) as timestamps:
@@ -269,14 +275,14 @@ class _Run:
 
 
 def is_passed(cursors: Sequence[PartitionCursor], ends: Sequence[TopicPosition]) -> bool:
-    """Whether a subscription has passed these ends of all partitions. False if the topic was deleted meanwhile."""
+    """True if a subscription has passed these ends of all partitions. False if the topic was deleted meanwhile."""
     return 0 < len(cursors) == len(ends) and all(
         cursor.consumed >= end for cursor, end in zip(cursors, ends, strict=True)
     )
 
 
 def _unwritable_reason(keys: Sequence[str], *, is_mirror: bool) -> str:
-    """The mirror is what the next run compares: it has the deleted rows until it has run itself."""
+    """The reason for the report. If a mirror is compared, it must have applied the deletions before the next run."""
     published = "the connector has published that" + (" and the mirror has it" if is_mirror else "")
     return (
         f"{len(keys)} deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "

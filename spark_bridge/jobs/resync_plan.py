@@ -30,11 +30,11 @@ class Fate(Enum):
     DROPPED = "the table was dropped"
     MADE_AGAIN = "the table was dropped and made again"
     OTHER_CLUSTER = "its node is not in this cluster"
-    """So the table may exist in another cluster, that of the gap."""
+    """The table may exist in the gap's own cluster, which is another one."""
 
     @property
     def closes_at_once(self) -> bool:
-        """Whether the rows of the gap no longer exist, so that there is nothing to send."""
+        """True if the rows of the gap no longer exist, so that there is nothing to send."""
         return self in (Fate.DROPPED, Fate.MADE_AGAIN)
 
 
@@ -75,9 +75,9 @@ def plan_of(gaps: Iterable[GapRecord], margin_ms: int) -> list[TableGaps]:
 
 
 def fate_of(gap: GapRecord, table_id: UUID | None, nodes: Collection[UUID]) -> Fate:
-    """`table_id`: the id of the current table with the gap's name, None if there is none; `nodes`: host ids of the cluster.
+    """How a gap ends, by the id of the current table with its name (None: there is none) and the cluster's host ids.
 
-    If the agent no longer knew the table, the gap has no table id. Then the table with that name counts as the same one.
+    If the agent no longer knew the table, the gap has no table id. Then the table with that name counts as the same.
     """
     if table_id is not None and gap.table_id in (table_id, _NO_TABLE):
         return Fate.RESYNC

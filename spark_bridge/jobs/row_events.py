@@ -1,4 +1,4 @@
-"""Events of rows that nobody changed: they make the connector read and publish the row as it is now.
+"""Events for rows without a change: they make the connector read and publish the row as it is now.
 
 The segment id is the one for snapshots, so the connector's records carry `snapshot=true`. Each event has its own
 digest, so that none is dropped as another replica's copy.
@@ -41,7 +41,7 @@ _EVENTS_PER_MESSAGE: Final = 500
 def events_partitions(options: BridgeOptions, keyspace: str, table: str) -> list[str]:
     """Topic partitions of a table's events topic, which is the topic of `options`.
 
-    Raises TopicError, which says how the topic comes to be, where there is none; PulsarUnreachableError.
+    Raises TopicError if there is no such topic, with advice on how to get it; PulsarUnreachableError.
     """
     with PulsarAdmin(options) as admin:
         try:
@@ -84,9 +84,10 @@ class RowEvents:
     def add(
         self, key: bytes, key_parts: Sequence[bytes | None], token: int, has_row: bool, live_writetime_us: int | None
     ) -> None:
-        """One row by its key: Avro, and the CQL bytes of its columns. Without a row: the static columns.
+        """Add an event for one row, by its key in Avro and the CQL bytes of the key's columns.
 
-        `live_writetime_us` is the newest write time of its regular columns: the connector's read is proven by it.
+        `has_row` false: the event is for the static columns. `live_writetime_us`: the newest write time of the row's
+        regular columns, by which the connector proves its read.
         """
         width = len(self._table.partition_key)
         self._sent += 1
@@ -108,7 +109,7 @@ class RowEvents:
             self._send(partition)
 
     def flush(self) -> None:
-        """Return when everything that was added is with the broker. Raises EventSendError."""
+        """Return when the broker has all events that were added. Raises EventSendError."""
         for partition in range(len(self._producers)):
             self._send(partition)
         try:
@@ -120,7 +121,7 @@ class RowEvents:
             raise EventSendError(self._topic, f"{len(self._failures)} messages were refused ({self._failures[0]})")
 
     def close(self) -> None:
-        """Give up what was not flushed."""
+        """Close the client. Events that were not flushed are given up."""
         self._client.close()
 
     def _send(self, partition: int) -> None:

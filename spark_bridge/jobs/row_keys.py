@@ -1,4 +1,4 @@
-"""From a record's Avro key back to the row's CQL key, which an event needs, and the token of its partition."""
+"""Rebuilds from a record's Avro key the row's CQL key, which an event needs, and the token of its partition."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from spark_bridge.rows.record_reader import record_reader
 __all__ = ["RowKey", "RowKeys", "token_of"]
 
 _CUT: Final = "time"
-"""The native type whose Avro form, microseconds, has less than its CQL bytes, nanoseconds."""
+"""The native type whose Avro form (microseconds) is less precise than its CQL bytes (nanoseconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKey:
-    """`avro`: the key as on the topic; `parts`: the CQL bytes of its columns, null clustering for a static row."""
+    """`avro`: the key as on the topic.
+
+    `parts`: the CQL bytes of its columns; clustering columns of a static row are null.
+    """
 
     avro: bytes
     parts: tuple[bytes | None, ...]
@@ -32,7 +35,7 @@ class RowKey:
 
 
 class RowKeys:
-    """Keys of one table, which is as it is in Cassandra now: a renamed key column changes no byte."""
+    """Keys of one table, by its current schema in Cassandra. A key column that was renamed changes no byte."""
 
     def __init__(self, table: TableMetadata) -> None:
         self._width = len(table.partition_key)
@@ -47,7 +50,10 @@ class RowKeys:
         return all(isinstance(each, NativeType) and each.name != _CUT for each in types)
 
     def of(self, avro: bytes) -> RowKey:
-        """Raises UnwritableKeyError for a key whose bytes cannot be rebuilt from its Avro form (`time`, collections, tuples, user types)."""
+        """The key of a row by its Avro form.
+
+        Raises UnwritableKeyError if the CQL bytes cannot be rebuilt (`time`, collections, tuples, user types).
+        """
         values = self._read(avro)
         parts = tuple(
             None if values[name] is None else _exact_bytes(column.type, values[name]) for name, column in self._columns
@@ -55,14 +61,14 @@ class RowKeys:
         return RowKey(avro=avro, parts=parts, has_row=all(each is not None for each in parts[self._width :]))
 
     def avro_of(self, parts: Sequence[bytes | None]) -> bytes:
-        """The Avro form of a key by the CQL bytes of its columns. Raises CqlValueError."""
+        """The Avro form of a key, from the CQL bytes of its columns. Raises CqlValueError."""
         pairs = zip(self._columns, parts, strict=True)
         return self._write(
             {name: None if each is None else value_reader(column.type)(each) for (name, column), each in pairs}
         )
 
     def static_row_of(self, avro: bytes) -> RowKey:
-        """The key of the partition's static row, of any key in it. Raises UnwritableKeyError."""
+        """The key of a partition's static row, from any key in that partition. Raises UnwritableKeyError."""
         values = self._read(avro)
         values |= {name: None for name, _ in self._columns[self._width :]}
         return self.of(self._write(values))
@@ -74,7 +80,7 @@ class RowKeys:
 
 
 def token_of(components: Sequence[bytes | None]) -> int:
-    """The Murmur3 token of a partition key, by the CQL bytes of its columns."""
+    """The Murmur3 token of a partition key, from the CQL bytes of its columns."""
     token: int = Murmur3Token.hash_fn(joined_partition_key([each or b"" for each in components]))
     return token
 

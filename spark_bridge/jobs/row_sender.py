@@ -1,4 +1,4 @@
-"""Sends events for the rows of token ranges, on the executors: one task a range, at a bounded rate."""
+"""Sends events for the rows of token ranges, on the executors: each range is one task, and the rate is limited."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DONE = "low bigint, high bigint, rows bigint"
 
 
 class RowSender:
-    """Of one table. Holds values only, for it is pickled into tasks."""
+    """Sends events for rows of one table. It has only plain values, because it is pickled into tasks."""
 
     def __init__(
         self,
@@ -35,7 +35,8 @@ class RowSender:
         tasks: int,
         written: Sequence[TimeSpan] | None = None,
     ) -> None:
-        """`partitions` of the events topic; `rows_per_second` is shared by `tasks` at a time; `written` as of RangeReader.
+        """`partitions`: those of the events topic. `rows_per_second` is shared by `tasks`, which run at the same time.
+        `where`, `written`: see RangeReader.
 
         Raises CassandraReadError.
         """
@@ -49,7 +50,7 @@ class RowSender:
         self._node_id = node_id_of(access)
 
     def run(self, spark: SparkSession, ranges: Sequence[TokenRange], *, publish: bool) -> Mapping[TokenRange, int]:
-        """Rows of each range; their events are with the broker when this returns, unless they are only counted."""
+        """The number of rows of each range. With `publish`, the broker has their events when this returns."""
         plan = spark.createDataFrame(list(ranges), "low bigint, high bigint").repartition(len(ranges))
         mine = self
 
@@ -63,11 +64,14 @@ class RowSender:
         return {(row.low, row.high): row.rows for row in plan.mapInArrow(work, _DONE).collect()}
 
     def count(self, low: int, high: int) -> int:
-        """Rows of a range. Raises CassandraReadError."""
+        """The number of rows of a range. Raises CassandraReadError."""
         return sum(batch.num_rows for batch in self._reader().read([(low, high)]))
 
     def send(self, low: int, high: int) -> int:
-        """Send the range's events; they are with the broker when this returns. Raises CassandraReadError, EventSendError."""
+        """Send the events of a range, and return their number. The broker has them when this returns.
+
+        Raises CassandraReadError, EventSendError.
+        """
         events = RowEvents(self._options, self._table, self._partitions, self._node_id)
         started, sent = time.monotonic(), 0
         burst = None if self._rate is None else max(1, int(self._rate / 5))
@@ -89,7 +93,7 @@ class RowSender:
 
 
 def node_id_of(access: CassandraAccess) -> UUID:
-    """The host id of a node of the cluster. Raises CassandraReadError."""
+    """The host id of any node of the cluster. Raises CassandraReadError."""
     cluster, session = access.open()
     try:
         found = session.execute("SELECT host_id FROM system.local").one()["host_id"]

@@ -1,7 +1,7 @@
-"""Every change of every row in a micro-batch: the content of change log and history, and what is merged into the rows.
+"""Every change of every row in a micro-batch: the content of change log and history, and the rows to merge.
 
-Spark decodes the images of rows: as they were, as records give them, and as they are now. How they follow each other is
-plain code (spark_bridge.rows.row_chain): in this process where they are few, else in Spark's tasks by Cassandra partition.
+Spark decodes the images of rows: as they were, as records give them, and as they are now. Plain code puts them in order
+(spark_bridge.rows.row_chain): in this process if they are few, else in Spark's tasks by Cassandra partition.
 """
 
 from __future__ import annotations
@@ -34,34 +34,35 @@ __all__ = ["ImageColumns", "RowChanges", "record_images", "row_changes", "row_im
 _STEP: Final = ["op", "_cdc_id", "before", "after", "changed_us", "step", "next_us", "source"]
 _MERGED: Final = ["op", "_cdc_id", "after"]
 _MOST_BYTES_HERE: Final = 64 << 20
-"""Of the changes: Spark sends them to a task, which may have 128 MiB."""
+"""The limit for changes in this process: Spark sends them to a task, which may have 128 MiB."""
 _BOUNDS: Final = KEPT_SCHEMA["bounds"].dataType
-"""All parts may be null: Arrow refuses a null struct of parts that may not be."""
+"""All its fields are nullable: Arrow refuses a null struct whose fields are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageColumns:
-    """Columns of a row's image: the table's (`names`), which of them are `statics`, and the mirror's own."""
+    """Columns of a row's image: the table's (`names`), the static ones among them (`statics`), and the mirror's own."""
 
     names: Sequence[str]
     statics: Sequence[str]
     own: Sequence[str]
 
     def texts(self) -> tuple[Column, Column]:
-        """`cells` and `statics` of the column `image`; see `content_text`."""
+        """The column `image` as two texts, of its cells and of its static columns; see `content_text`."""
         cells = [each for each in self.names if each not in self.statics]
         return content_text(cells), content_text(self.statics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges:
-    """What a micro-batch does to rows.
+    """The changes of rows in a micro-batch.
 
-    `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row, from FIRST_STEP),
-    `next_us` (when the row's next step is), `source` (of the record that made the change, RECORD_SOURCE; null where none did: the row
-    expired, or was truncated). `merged`: `op`, `_cdc_id`, `after` of the rows that differ from the mirror's; `touch`: by their times
-    only. `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions; `ids` and `step_ids`: those of `merged`
-    and `steps`, where they are in this process.
+    `steps`: `op` (insert, update, delete), `_cdc_id`, `before`, `after`, `changed_us`, `step` (order within the row,
+    from FIRST_STEP), `next_us` (when the row's next step is), `source` (RECORD_SOURCE of the record that made the
+    change; null if there is none, because the row expired or was truncated).
+    `merged`: `op` (`touch` if only the times differ), `_cdc_id`, `after` of the rows that differ from the mirror's.
+    `results`: `op` and `expires_at` of all rows of the touched Cassandra partitions.
+    `ids`, `step_ids`: the identities in `merged` and in `steps`, if these are in this process.
     """
 
     steps: DataFrame
@@ -71,7 +72,7 @@ class RowChanges:
     step_ids: Sequence[str] | None = None
 
     def counts_and_soonest(self) -> tuple[dict[str, int], int | None]:
-        """Changed rows by `op`, and when the first row expires, of those that a failed run has merged already, too."""
+        """Counts of changed rows by `op`, and the time when the first row expires: see `mirror_rows`."""
         if isinstance(self.results, DataFrame):
             return counts_and_soonest(self.results)
         soonest = cast("int | None", pc.min(self.results["expires_at"]).as_py())
@@ -79,7 +80,10 @@ class RowChanges:
 
 
 def row_changes(images: DataFrame, rules: ChainRules, columns: ImageColumns, *, here: bool) -> RowChanges:
-    """Of the images of complete Cassandra partitions (IMAGE_COLUMNS); `here`: few, to be taken into this process by one Spark job."""
+    """The changes of complete Cassandra partitions, by their images (IMAGE_COLUMNS).
+
+    `here`: the images are few, and one Spark job reads them into this process.
+    """
     if here:
         found = images.toArrow()
         by_owner = found.take(pc.sort_indices(found["owner"]))
@@ -109,7 +113,7 @@ def _changes_here(session: SparkSession, changes: pa.Table) -> RowChanges:
 
 
 def _told(images: StructType) -> StructType:
-    """What `chained_table` gives of such images."""
+    """The schema of `chained_table`'s result for such images."""
     image, source = images["image"].dataType, images["source"].dataType
     types: dict[str, DataType] = {
         "is_step": BooleanType(),
@@ -127,7 +131,7 @@ def _told(images: StructType) -> StructType:
 
 
 def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: Column) -> DataFrame:
-    """Rows of the mirror, or its results: `_cdc_id`, `owner`, and `image` (null: the row is gone)."""
+    """Images of the mirror's rows, or of the folded rows: `_cdc_id`, `owner`, and `image` (null: the row is gone)."""
     cells, statics = columns.texts()
     has_image = F.col("image").isNotNull()
     said = {
@@ -145,9 +149,9 @@ def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_u
 def record_images(
     raw: DataFrame, schemas: TopicSchemas, numbers: Numbers, columns: ImageColumns, time_zone: str
 ) -> DataFrame:
-    """What the records of a micro-batch say of rows, of static columns, and of whole Cassandra partitions.
+    """The images from a micro-batch's records: of rows, of static columns, and of deletions of many rows.
 
-    `time_zone`: of their owners (`spark_bridge.rows.folding.all_records`).
+    `time_zone`: the zone of timestamps in owners (`spark_bridge.rows.folding.all_records`).
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     place = message_id_of(F.col("at"))
@@ -173,7 +177,7 @@ def record_images(
     imaged = finished.withColumn("image", F.when(has_value | (F.col("scope") == STATIC), image))
     is_row = has_value & (F.col("scope") == ROW)
     cells, statics = columns.texts()
-    # A record that does not know when it was written counts from its publication: a version must have a beginning.
+    # A record without a write time counts from its publication, because a version must have a beginning.
     written_us = F.coalesce("at.writetime", "published_us")
     position = F.col("at.position")
     said = {
@@ -194,7 +198,7 @@ def record_images(
 
 
 def _images(rows: DataFrame, said: Mapping[str, Column]) -> DataFrame:
-    """IMAGE_COLUMNS, of what `rows` has (`owner`, `image`) and what is said of them; the rest is null."""
+    """IMAGE_COLUMNS: `owner` and `image` of `rows`, and the columns of `said`; all others are null."""
     given = {"owner": F.col("owner"), "image": F.col("image"), **said}
     types: dict[str, DataType | str] = {
         "clock_us": "bigint",

@@ -1,7 +1,7 @@
 """Merges a few folded records into a mirror's rows by one `MERGE`, without reading the rows first.
 
-The fold says which rows there are and which are gone. So the `MERGE` itself compares each row with the mirror's, and
-counts what it changed. A change log and a history need the rows as they were before, so with them a micro-batch reads the
+The fold tells which rows exist and which are gone. So the `MERGE` itself compares each row with the mirror's, and
+counts its changes. A change log and a history need the rows as they were before, so with them a micro-batch reads the
 rows of the partitions that it touches (spark_bridge.jobs.touched_rows).
 """
 
@@ -32,13 +32,16 @@ __all__ = [
 
 _MOST_OWNERS_HERE: Final = 20_000
 IS_ROW: Final = "_cdc_is_row"
-"""The column of `merge_folded`'s rows that says whether one is a row of the table."""
+"""The column of `merge_folded`'s input that is true for a row of the table."""
 
 
 def local_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """Rows of this process. It needs PySpark 4.0, and leaves the active session as it is, unlike `createDataFrame` alone."""
+    """A DataFrame of rows in this process. Needs PySpark 4.0.
+
+    The active session stays the same, unlike with `createDataFrame` alone.
+    """
     if not len(table):
-        table = table.schema.empty_table()  # PySpark refuses columns of no chunks, which a filter may leave
+        table = table.schema.empty_table()  # PySpark refuses columns without chunks, which a filter may leave
     active = SparkSession._activeSession  # noqa: SLF001  (what `createDataFrame` sets)
     try:
         return session.createDataFrame(table, from_arrow_schema(table.schema))
@@ -52,13 +55,13 @@ def local_owners(session: SparkSession, owners: Sequence[str]) -> DataFrame:
 
 
 def owners_here(owners: DataFrame) -> list[str] | None:
-    """Cassandra partitions (`owner`), each once, read by one Spark job; None where they are too many for the driver."""
+    """Cassandra partitions (`owner`), each once, read by one Spark job; None if they are too many for the driver."""
     found = owners.limit(_MOST_OWNERS_HERE + 1).toArrow()
     return None if len(found) > _MOST_OWNERS_HERE else pc.unique(found["owner"]).to_pylist()
 
 
 def gone_ids(folded: pa.Table, *, has_clustering: bool) -> list[str]:
-    """Identities that are not in the table, of all keys and partitions that were folded (FOLDED_SCHEMA)."""
+    """Identities of folded keys and partitions (FOLDED_SCHEMA) that the table must not have."""
     gone = [key.hex().upper() for key in folded.filter(folded["is_gone"])["key"].to_pylist()]
     if has_clustering:
         owners = set(folded["owner"].to_pylist())
@@ -68,14 +71,14 @@ def gone_ids(folded: pa.Table, *, has_clustering: bool) -> list[str]:
 
 
 def shown_ids(folded: pa.Table) -> list[str]:
-    """Identities of what may be in the table."""
+    """Identities of folded keys and partitions (FOLDED_SCHEMA) that the table may have."""
     rows = folded.filter(folded["is_alive"])["key"].to_pylist()
     statics = folded.filter(pc.and_not(folded["is_static_only"], folded["is_alive"]))["owner"].to_pylist()
     return [*[key.hex().upper() for key in rows], *[STATIC_ID + owner for owner in statics]]
 
 
 def soonest_expiry(folded: pa.Table) -> int | None:
-    """When the first of the rows, or one of its columns, expires next; in seconds."""
+    """The time in seconds when the first row, or column of a row, expires; None: nothing expires."""
     is_shown = pc.or_(folded["is_alive"], folded["is_static_only"])
     soonest: int | None = pc.min(folded.filter(is_shown)["next_expiry_s"]).as_py()
     return soonest
@@ -90,10 +93,10 @@ def merge_folded(
     times: Sequence[str],
     on: str,
 ) -> Mapping[str, int]:
-    """Make the table's rows those of `rows` (where IS_ROW), and take away others of these identities and the `gone` ones.
+    """Merge `rows` into the table: write those with IS_ROW, and delete the others and the `gone` identities.
 
-    `content`, `times`: columns that are compared as text, and as numbers. `on`: the condition of the `MERGE`. Counts of changed rows:
-    `insert`, `update`, `delete`.
+    `content`, `times`: columns that are compared as text, and as numbers. `on`: the condition of the `MERGE`. Return
+    counts of changed rows: `insert`, `update`, `delete`.
     """
     columns = [each for each in rows.columns if each != IS_ROW]
     source = rows.withColumn(MERGE_OP, F.when(F.col(IS_ROW), "keep").otherwise("delete")).drop(IS_ROW)

@@ -1,8 +1,8 @@
 """A small text that a job keeps in a folder. It is replaced completely or not at all, on any file system that Spark
 can write.
 
-Each state is a file of its own, named by its number, that appears by a rename; the newest one counts. This needs no
-Spark job, while a table of one row would need several.
+Each state is a separate file, named by its number, that appears by a rename. The newest file counts. This needs no
+Spark job; a table of one row would need several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _State = TypeVar("_State")
 _NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 _KEPT = 2
-"""The newest, and one that a slow reader may have chosen just before."""
+"""How many states are kept: the newest, and one that a slow reader may have chosen just before."""
 
 
 class StateFile:
@@ -59,7 +59,7 @@ def newest_state(folder: Folder) -> str | None:
 
 
 def understood(folder: str, stored: str, parse: Callable[[str], _State], remedy: str) -> _State:
-    """What `parse` makes of the newest state in a folder. Raises DamagedStateError with the remedy where it cannot."""
+    """The newest state of a folder, parsed by `parse`. Raises DamagedStateError with the remedy if `parse` fails."""
     try:
         return parse(stored)
     except _NOT_UNDERSTOOD as error:

@@ -33,19 +33,20 @@ from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSc
 __all__ = ["ID", "Differences", "TableComparison"]
 
 _CASSANDRA_VERSION: Final = -1
-"""Stands for the table's own schema beside the versions of the topic."""
+"""The version number of the table's own schema, beside the versions of the topic."""
 _KEY, _PARTS, _ANY_KEY = "_cdc_key", "_cdc_key_parts", "_cdc_any_key"
 _ROW_BYTES: Final = 50
-"""At least, as a topic or a mirror stores them."""
+"""The least size of a row, as a topic or a mirror stores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """What one comparison found: rows of Cassandra, how many rows differ, and these, as far as they were asked for.
+    """The result of one comparison: the numbers of Cassandra's rows and of rows that differ; `shown`: some that differ.
 
-    Each has its id (`ID`); `cassandra` and `topic`, null where that side has no such row, else a struct of `key` (JSON), `writetime`,
-    `key_bytes` (Avro; of a static row of any key in its partition, or null) and `key_parts` (CQL bytes, from Cassandra only);
-    `columns` that differ in a row that both have; and `state`, equal as long as both sides stay as they are.
+    Each of them has its id (`ID`); `cassandra` and `topic` (null: that side has no such row), each a struct of `key`
+    (JSON), `writetime`, `key_bytes` (Avro; for a static row: any key of its partition, or null) and `key_parts` (CQL
+    bytes, from Cassandra only); `columns`, which differ in a row that both sides have; and `state`, which is equal
+    while both sides stay as they are.
     """
 
     rows: int
@@ -54,7 +55,7 @@ class Differences:
 
 
 class TableComparison:
-    """One table, read as often as needed; with a sample only its part of the ring."""
+    """Compares one table, any number of times. With a sample, only that part of the ring is compared."""
 
     def __init__(
         self,
@@ -68,10 +69,11 @@ class TableComparison:
         sample: TokenSample | None,
         published: PublishedTable | None = None,
     ) -> None:
-        """`ranges` of the table are read, one task each. The session's settings are changed: it is the comparison's own.
-        `published` is what the connector makes of the table, where it hides columns: both sides are compared in that form.
+        """`ranges` of the table are read, one task each. The session must be a separate one: its settings are changed.
+        `published`: the table as the connector publishes it, if it hides columns. Both sides are compared in that form.
 
-        Raises TopicError, PulsarUnreachableError, StateFileError, and ConfigError for `numbers` that the mirror does not have.
+        Raises TopicError, PulsarUnreachableError, StateFileError, and ConfigError for `numbers` that the mirror does
+        not have.
         """
         self._spark = spark
         self._rows = 0
@@ -95,9 +97,10 @@ class TableComparison:
         self._statics = [own for name, own in zip(values, avro_names(values), strict=True) if name in statics]
 
     def compare(self, among: Sequence[str] | None = None, *, at_most: int, unless: Column | None = None) -> Differences:
-        """Compare all rows, or those of the ids `among`; no more than `at_most` of those that differ come to the driver.
+        """Compare all rows, or those of the ids `among`. At most `at_most` rows that differ come to the driver.
 
-        `unless`: rows that count as equal, by `cassandra.writetime` and `topic.writetime` (microseconds, or null).
+        `unless`: a condition for rows that count as equal, on `cassandra.writetime` and `topic.writetime`
+        (microseconds, or null).
         """
         fit_session(self._spark, max(self._rows, self._stored_bytes() // _ROW_BYTES), 0)
         cassandra, topic = self._cassandra(), self._other_side()
@@ -117,14 +120,14 @@ class TableComparison:
             both.unpersist()
 
     def _stored_bytes(self) -> int:
-        """Of the topic, or the mirror: what there is to guess the table's size by before it is read."""
+        """The stored size of the topic or the mirror, to guess the table's size before it is read."""
         if self._mirror is not None:
             return MirrorTables(self._spark, self._mirror).rows.size_bytes()
         with PulsarAdmin(self._options) as admin:
             return sum(each.size_bytes for topic in admin.topic_partitions() for each in admin.ledgers(topic))
 
     def _shown(self) -> list[Column]:
-        """Not the rows themselves: of many wide ones they would fill the driver."""
+        """The columns that come to the driver. The rows' contents do not: many wide rows would fill the driver."""
         both = F.col("cassandra").isNotNull() & F.col("topic").isNotNull()
         ours, theirs = F.col("cassandra.content"), F.col("topic.content")
         names = [F.when(~ours.getField(each).eqNullSafe(theirs.getField(each)), F.lit(each)) for each in self._columns]
@@ -165,7 +168,7 @@ class TableComparison:
         if rows is None or kept is None:
             rows = self._spark.createDataFrame([], f"{ID} string, {OWNER} string, {WRITETIME} bigint")
             kept = self._spark.createDataFrame([], "owner string, key binary, scope string")
-        # any key of a partition identifies it
+        # one key of each partition is enough to identify it
         owners = (
             kept.where(F.col("scope") != NOTHING).groupBy(F.col("owner").alias(OWNER)).agg(F.min("key").alias("key"))
         )

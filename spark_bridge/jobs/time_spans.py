@@ -1,4 +1,4 @@
-"""Spans of write times: which ones a row was written in."""
+"""Spans of write times, and whether a row was written in one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TimeSpan = tuple[int, int]
 
 
 def merged(spans: Iterable[TimeSpan]) -> tuple[TimeSpan, ...]:
-    """The same times in as few spans as there can be, in order."""
+    """The same times in as few spans as possible, in order."""
     found: list[TimeSpan] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1] + 1:
@@ -22,5 +22,5 @@ def merged(spans: Iterable[TimeSpan]) -> tuple[TimeSpan, ...]:
 
 
 def is_within(spans: Sequence[TimeSpan], writetime_us: int | None) -> bool:
-    """Whether a write time lies in one of the spans; a row without one does not."""
+    """Return True if the write time is in one of the spans; False for None."""
     return writetime_us is not None and any(start <= writetime_us <= end for start, end in spans)

@@ -36,10 +36,10 @@ class TokenSample:
         seed: int | None = None,
         published: PublishedTable | None = None,
     ) -> TokenSample:
-        """So many ranges that are about this fraction of the ring together; the same for the same seed, else drawn anew.
+        """Draw this number of ranges, together about `fraction` of the ring. The same seed draws the same ranges.
 
-        Raises ConfigError for a fraction outside (0, 1], and for a partition key whose token its Avro form does not tell:
-        it is hidden on the topic, or has such a type.
+        Raises ConfigError for a fraction outside (0, 1], and if the token cannot be computed from the Avro form of the
+        partition key, because the key is hidden on the topic or because of its type.
         """
         if not 0 < fraction <= 1:
             raise ConfigError.of("sample", f"{fraction} is no part of the table: it lies above 0 and up to 1")
@@ -53,7 +53,7 @@ class TokenSample:
         return cls(table=table, ranges=tuple(sorted(random.Random(seed).sample(pieces, min(ranges, len(pieces))))))
 
     def holds(self, token: int) -> bool:
-        """True when one of the ranges has it."""
+        """Return True if the token is in one of the ranges."""
         at = bisect.bisect_left(self.ranges, token, key=lambda each: each[1])
         return at < len(self.ranges) and self.ranges[at][0] < token
 

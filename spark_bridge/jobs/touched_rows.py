@@ -1,7 +1,7 @@
-"""The rows of the Cassandra partitions that a micro-batch of a mirror touches: what they are now, and what they were.
+"""The rows of the Cassandra partitions that a micro-batch of a mirror touches: as they are now, and as they were.
 
-Only these partitions are folded again, from the records that the mirror keeps and those of the micro-batch: in this process
-where they are few, else by Spark. With a new table, and where all rows are judged again, that is all partitions.
+Only these partitions are folded again, from the records that the mirror keeps and those of the micro-batch: in this
+process if they are few, else by Spark. For a new table, and if all rows are judged again, these are all partitions.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ __all__ = ["Folded", "TouchedRows"]
 
 
 class Folded(NamedTuple):
-    """What the rules say of all keys of some Cassandra partitions (FOLDED_SCHEMA), and which these are (`owner`).
+    """The folded keys of some Cassandra partitions (`judged`, by FOLDED_SCHEMA), and these partitions (`owners`).
 
-    `here`: the same in this process, where it is little.
+    `here`: the content of `judged` in this process, if it is small.
     """
 
     judged: DataFrame
@@ -66,9 +66,9 @@ class Folded(NamedTuple):
 
 
 class _Touched(NamedTuple):
-    """`owners` to join the tables with, by left_semi: an owner may be there several times. `is_few`: they may be folded here.
+    """The touched partitions. `owners` is for a left_semi join with the tables: it may have an owner several times.
 
-    `names`: the owners, each once, where they are known.
+    `is_few`: the partitions may be folded in this process. `names`: the owners, each once, if they are known.
     """
 
     owners: DataFrame
@@ -77,7 +77,10 @@ class _Touched(NamedTuple):
 
 
 class TouchedRows:
-    """Those of one micro-batch. `static_columns`: as the user has named them; None: as records do."""
+    """The touched rows of one micro-batch.
+
+    `static_columns`: as the user has named them; None: as the records name them.
+    """
 
     def __init__(
         self, tables: MirrorTables, options: BridgeOptions, plan: EpochPlan, static_columns: tuple[str, ...] | None
@@ -88,23 +91,26 @@ class TouchedRows:
         self._static_columns = static_columns
 
     def folded(self, records: DataFrame) -> Folded:
-        """What the rules say of all keys of the partitions that records touch, or whose rows have expired."""
+        """Fold all keys of the partitions that the records touch, or that have expired rows."""
         touched = self._touched_owners(records)
         rules = self._plan.schemas, self._static_columns, self._plan.applied.clock_s, self._plan.clearings
         looks_up = touched.names is None and self._plan.is_sparse(self._plan.content.records)
         kept = partial(self._kept_of, records.sparkSession) if looks_up else self._kept(touched)
         here = folded_here(records, kept, *rules) if touched.is_few else None
         if here is None:
-            # A file for each range of owners: one that is looked up later is then in few files.
+            # Each file gets a range of owners, so that a later look-up of an owner reads few files.
             judged = folded_rows(records, self._kept(touched), *rules, in_ranges=self._plan.has_many_records)
             return Folded(judged, touched.owners, None)
         session, names = records.sparkSession, pc.unique(here["owner"]).to_pylist()
         return Folded(local_frame(session, here), local_owners(session, names), here)
 
     def merge_here(self, folded: Folded) -> Mapping[str, int]:
-        """Merge what is folded in this process into the mirror's rows, which are not read before; their counts."""
+        """Merge the keys that are folded in this process into the mirror's rows, which are not read first.
+
+        Return counts.
+        """
         here, judged = folded.here, folded.judged
-        assert here is not None  # the caller has seen to it
+        assert here is not None  # the caller checks it
         gone = gone_ids(here, has_clustering=bool(KeyColumns.of(self._plan.schemas).clustering))
         after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN, shows=IS_ROW)
         if self._options.numbers == "string":
@@ -116,19 +122,20 @@ class TouchedRows:
     def merge_condition(self, folded: Folded, ids: Sequence[str]) -> str:
         """The condition of a `MERGE` of these identities into the mirror's rows.
 
-        In large tables it names what it looks for: the identities, and the Cassandra partitions, by which the files are sorted.
+        For large tables it lists the identities, and the Cassandra partitions, by which the files are sorted.
         """
         if not self._plan.is_large:
             return key_is_listed(ID, (), is_sparse=False)
         owners = self._sparse_owners(folded)
         same = key_is_listed(ID, ids, is_sparse=bool(owners))
-        # Of a table without clustering columns, both are the same. A row with another owner than ours must not be missed.
+        # Without clustering columns, identity and owner are the same. With an unknown time zone, the owner of a stored
+        # row may differ from ours, and the row must not be missed.
         has_owners = KeyColumns.of(self._plan.schemas).clustering and self._plan.applied.is_zone_known
         by_owner = is_listed(f"t.{OWNER}", owners, is_sparse=True) if has_owners else None
         return same if by_owner is None else f"{same} AND {by_owner}"
 
     def compared(self, folded: Folded) -> DataFrame:
-        """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct, of rows that changed), `expires_at`."""
+        """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct; null if unchanged), `expires_at`."""
         results = self._results(folded.judged)
         now = results.withColumn("new", content_text(table_columns(self._plan.schemas)))
         before = self._before(folded, results.schema["image"].dataType)
@@ -158,7 +165,7 @@ class TouchedRows:
         before = self._before(folded, results.schema["image"].dataType)
         if before is not None:
             images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
-        # Where records are read once more that were changes before, what differs from the rows is all that changes now.
+        # Records that are read again were changes before. Without their images, only differences from the rows count.
         if not (self._plan.applied.begins_anew or self._plan.applied.repeated_until is not None):
             zone = self._plan.applied.time_zone
             images = images.union(record_images(raw, self._plan.schemas, self._options.numbers, columns, zone))
@@ -185,7 +192,7 @@ class TouchedRows:
                 return _Touched(touched.distinct())
             return _Touched(local_owners(touched.sparkSession, names), is_few=True, names=names)
         if not self._plan.has_many_records:
-            # else the tables are shuffled, whatever their size
+            # without the broadcast, Spark would shuffle even large tables
             return _Touched(F.broadcast(touched), is_few=is_few)
         return _Touched(touched.distinct())
 
@@ -202,21 +209,21 @@ class TouchedRows:
         return self._kept(_Touched(local_owners(session, owners), names=owners))
 
     def _sparse_owners(self, folded: Folded) -> list[str]:
-        """The touched partitions, where they are to be looked up in the mirror's rows; else none."""
+        """The touched partitions if they are to be looked up in the mirror's rows, else an empty list."""
         if not self._tables.rows.finds_pages:
             return []
         names = [] if folded.here is None else pc.unique(folded.here["owner"]).to_pylist()
         return names if self._plan.is_sparse(len(names)) else []
 
     def _results(self, judged: DataFrame) -> DataFrame:
-        """What was judged: `_cdc_id`, `owner`, `image` (a struct of the table's columns and OWN; null: the row is gone), `removed_us`."""
+        """The folded rows: `_cdc_id`, `owner`, `image` (the table's columns and OWN; null: row gone), `removed_us`."""
         after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN)
         now = after.select(ID, F.col(OWNER).alias("owner"), whole(after.columns).alias("image"))
         gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
         return now.unionByName(gone, allowMissingColumns=True)
 
     def _before(self, folded: Folded, image: DataType) -> DataFrame | None:
-        """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, `image` in that type."""
+        """The mirror's rows of the touched partitions: `_cdc_id`, `owner`, and `image` (with the type `image`)."""
         rows = self._tables.rows.read()
         if rows is None:
             return None

@@ -1,8 +1,8 @@
-"""An epoch that a failed run has begun and that no run will finish: its changes are taken back from change log and history.
+"""Takes an epoch back from change log and history: one that a failed run has begun and that no run will finish.
 
-A rebuild, and a run whose checkpoint was lost, read the topic anew and cannot repeat that epoch. With its changes left there, each of
-them would stand twice, and later ones under its number would be left out. The rows are merged after change log and history. So
-where both have the epoch and agree with the rows, nothing of it is missing.
+A rebuild, and a run whose checkpoint was lost, read the topic again and cannot repeat that epoch. If its changes
+stayed, they would come a second time, and later changes under its number would be skipped. The rows are merged after
+change log and history. So if both have the epoch and agree with the rows, the epoch is complete and stays.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from spark_bridge.jobs.mirror_rows import ID, OWN
 __all__ = ["Unfinished", "take_back"]
 
 _OF_VERSIONS: Final = frozenset(OWN_COLUMNS)
-"""The history's own columns. In the other tables a column of this name is Cassandra's."""
+"""The history's own columns. In the other tables a column of such a name is one of Cassandra's."""
 
 
 class Unfinished(Enum):
-    """What there was of an epoch in change log and history."""
+    """How much of an epoch was found in change log and history."""
 
     NOTHING = auto()
     ALL = auto()
-    """The rows have it, too, so it stays."""
+    """The rows have the epoch, too, so it stays."""
     TAKEN_BACK = auto()
 
 
 def take_back(rows: LakeTable, changes: LakeTable, history: LakeTable, epoch: int) -> Unfinished:
-    """What there was. Done again after a failure in between, it takes back the rest."""
+    """Take an epoch back, if it is not complete. Return how much of it was found.
+
+    After a failure in between, a repeated call takes back the rest.
+    """
     behind = {"changes": _behind_changes(changes, epoch), "history": _behind_history(history, epoch)}
     touched = {name: each for name, each in behind.items() if each is not None}
     written = [name for name, each in touched.items() if not each.isEmpty()]
@@ -47,14 +50,14 @@ def take_back(rows: LakeTable, changes: LakeTable, history: LakeTable, epoch: in
     if "changes" in written:
         changes.delete(f"epoch = {epoch}")
     if "history" in written:
-        # in this order: after a failure in between, what is closed is not what the rows are
+        # In this order: after a failure in between, the closed versions still differ from the rows.
         history.delete(f"opened = {epoch}")
         history.update("valid_to = NULL, closed = NULL", f"closed = {epoch}")
     return Unfinished.TAKEN_BACK
 
 
 def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:
-    """The rows that the epoch touched: `_cdc_id`, and what they are behind it, `text`: null, there is no row. None without the table."""
+    """The rows that the epoch touched: `_cdc_id`, and `text`, their content after it (null: no row). None: no table."""
     log = changes.read()
     if log is None:
         return None
@@ -67,7 +70,7 @@ def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:
 
 
 def _behind_history(history: LakeTable, epoch: int) -> DataFrame | None:
-    """As `_behind_changes`."""
+    """As `_behind_changes`, from the history."""
     versions = history.read()
     if versions is None:
         return None
@@ -88,9 +91,10 @@ def _agree(rows: LakeTable, touched: Mapping[str, DataFrame]) -> bool:
 
 
 def _text(columns: Mapping[str, Column], name_key: Callable[[str], str]) -> Column:
-    """To be compared, whichever columns two tables have: those that are null are not in it.
+    """The content of a row as text. Null columns are left out, so that tables with different columns can be compared.
 
-    By `name_key`: the change log keeps the old name of a column whose name has changed its case in the rows.
+    Names go through `name_key`: when a name changes its case, the change log keeps the old name and the rows have the
+    new one.
     """
     names = sorted(columns.keys() - set(OWN), key=name_key)
     return F.to_json(F.struct(*[columns[each].alias(name_key(each)) for each in names]), {"ignoreNullFields": "true"})

@@ -32,7 +32,7 @@ _BETWEEN_LOOKS_S: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One row. `key` is JSON; write times are microseconds, null where that side has none."""
+    """One row that differs. `key` is JSON. Write times are in microseconds; None: that side has none."""
 
     kind: Literal["missing", "extra", "differing"]
     key: str
@@ -43,11 +43,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What was compared and what differs. `unsettled` are keys (JSON) of rows that went on changing while they were looked at.
+    """The result of a comparison. `unsettled` are keys (JSON) of rows that kept changing during the checks.
 
-    `left_out` counts the rows that differed at first and were beyond the limit: nothing more is known about them.
-    `repaired` rows were sent through the events topic again; `unrepairable` are keys (JSON) of extra rows whose CQL key
-    cannot be made from the topic's.
+    `left_out` counts the rows that differed in the first comparison and were beyond the limit: nothing more is known
+    about them. `repaired` rows were sent through the events topic again. `unrepairable` are keys (JSON) of extra rows
+    whose CQL key cannot be rebuilt from the topic's key.
     """
 
     rows: int
@@ -61,16 +61,16 @@ class VerifyReport:
 
 
 class Comparison(Protocol):
-    """What `settle` looks at: `TableComparison`."""
+    """The interface that `settle` needs of `TableComparison`."""
 
     def compare(self, among: Sequence[str] | None = None, *, at_most: int) -> Differences:
-        """All rows compared, or those of the ids `among`."""
+        """Compare all rows, or those of the ids `among`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Rows of a comparison that differ and stay so, by their ids, and those that still move."""
+    """The rows of a comparison that differ and stay as they are, and those that still change; both sorted by id."""
 
     rows: int
     differing: tuple[Row, ...]
@@ -98,15 +98,16 @@ def verify(
 ) -> VerifyReport:
     """Compare every row of a table with the topic's, or the mirror's below `mirror_target`.
 
-    `sample` compares about this part of the table (0 to 1), in token ranges drawn at random, by `sample_seed` the same
-    ones again. `repair` sends the rows that are
-    reported through the table's events topic again, so that the connector publishes what Cassandra has.
-    `hidden` is what the connector hides: what is read of Cassandra is hidden in the same way, and compared so. An extra row whose
-    key is hidden is unrepairable, for nobody knows its key.
-    A difference is reported when both sides have stayed as they are for `settle_s`; rows that still move `give_up_s` after
-    the first comparison (and after `settle_s` at least) are left as unsettled. No more than `max_differences` rows are
-    looked at again, reported and repaired. Raises ConfigError, TopicError, PulsarUnreachableError, EventSendError, and Spark's errors; a
-    task that cannot read Cassandra fails with CassandraReadError.
+    `sample` compares about this part of the table (0 to 1), in token ranges that are drawn at random; the same
+    `sample_seed` draws the same ranges. `repair` sends the reported rows through the table's events topic again, so
+    that the connector publishes the rows that Cassandra has. `hidden`: the columns that the connector hides. They are
+    hidden in the same way in Cassandra's rows before the comparison. An extra row with a hidden key is unrepairable,
+    because its key is not known.
+
+    A difference is reported when both sides have stayed as they are for `settle_s`. Rows that still change `give_up_s`
+    after the first comparison (and after `settle_s` at least) are reported as unsettled. No more than `max_differences`
+    rows are compared again, reported and repaired. Raises ConfigError, TopicError, PulsarUnreachableError,
+    EventSendError, and Spark's errors; a task that cannot read Cassandra fails with CassandraReadError.
     """
     refuse_interval("settle_s", settle_s)
     refuse_interval("give_up_s", give_up_s)
@@ -138,9 +139,10 @@ def verify(
 
 
 def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most: int) -> Settled:
-    """Compare until every row that differed is equal or has stayed as it is, or for so long; at least once again.
+    """Compare until every row that differed is equal or has not changed for `settle_s`, or for `give_up_s` in all.
 
-    The time counts from the end of the first look, which takes as long as the table is large.
+    The rows are compared at least once again. The time counts from the end of the first comparison, whose duration
+    depends on the table's size.
     """
     began_s = time.monotonic()
     first = comparison.compare(at_most=at_most)
@@ -149,7 +151,7 @@ def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most
     waiting = {row[ID]: (row, first_s) for row in first.shown}
     settled: dict[str, Row] = {}
     while waiting:
-        # after a long look another one is worth its cost only when differences can have settled
+        # a comparison that takes long is repeated only when differences may have settled
         time.sleep(min(settle_s, max(_BETWEEN_LOOKS_S, took_s)))
         began_s = time.monotonic()
         again = comparison.compare(list(waiting), at_most=len(waiting)).shown

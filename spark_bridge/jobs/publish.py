@@ -86,13 +86,16 @@ def publish(
         sent = dict.fromkeys([each.topic for each in works], 0)
         stopping = stopping or threading.Event()
         while True:
-            epoch = -1
+            reached = []
             for each in works:
                 records, epoch = each.run(rebuild=rebuild)
                 sent[each.topic] += records
+                reached.append(epoch)
                 on_batch(each.topic, records, epoch)
             rebuild = False
             if follow_interval_s is None or stopping.wait(max(_LEAST_WAIT_S, follow_interval_s)):
+                # A mirror that runs meanwhile may have reached a later epoch for the last topic only.
+                epoch = min(reached, default=-1)
                 return PublishSummary(records=sent, epoch=epoch, seconds=time.monotonic() - started)
 
 

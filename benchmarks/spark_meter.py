@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 __all__ = ["Measured", "Traffic", "scan", "timed"]
 
 _LOOK_S: Final = 0.5
+_LISTENERS_MS: Final = 600_000
 
 
 def timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
@@ -83,6 +84,8 @@ class Traffic:
     def _stages(self) -> list[Any]:
         context = self._spark.sparkContext
         assert context._gateway is not None and context._jvm is not None  # noqa: SLF001  (PySpark shows the numbers of tasks only)
+        # A thread of Spark's fills the store, some time after a query has ended.
+        context._jsc.sc().listenerBus().waitUntilEmpty(_LISTENERS_MS)  # noqa: SLF001
         store = context._jsc.sc().statusStore()  # noqa: SLF001
         quantiles = context._gateway.new_array(context._jvm.double, 0)  # noqa: SLF001
         found = store.stageList(None, False, False, quantiles, None)

@@ -103,6 +103,7 @@ def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | Non
         auth_provider=PlainTextAuthProvider(*credentials) if credentials else None,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=_CONNECT_TIMEOUT_S,
+        control_connection_timeout=_CONNECT_TIMEOUT_S,
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
     )

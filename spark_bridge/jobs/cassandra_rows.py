@@ -103,7 +103,7 @@ class CassandraAccess:
         login = PlainTextAuthProvider(self.username, self.password) if self.username else None
         cluster = Cluster(
             list(self.contact_points), port=self.port, auth_provider=login, ssl_context=encryption, connect_timeout=20,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
+            control_connection_timeout=20, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
             # Every supported Cassandra has version 4, and it has no checksum per frame to compute in Python.
             protocol_version=4,
         )  # fmt: skip

@@ -53,9 +53,19 @@ class StateFile:
 
 
 def newest_state(folder: Folder) -> str | None:
-    """The content of a `StateFile` in this folder. Raises OSError."""
+    """The content of a `StateFile` in this folder. Raises OSError.
+
+    If the newest file disappears before it is opened, a writer has written newer ones, and the newest of them is read.
+    """
     numbers = _numbers(folder)
-    return folder.text(f"{numbers[-1]}.json") if numbers else None
+    while numbers:
+        try:
+            return folder.text(f"{numbers[-1]}.json")
+        except OSError:
+            chosen, numbers = numbers[-1], _numbers(folder)
+            if numbers and numbers[-1] == chosen:
+                raise
+    return None
 
 
 def understood(folder: str, stored: str, parse: Callable[[str], _State], remedy: str) -> _State:

@@ -149,14 +149,18 @@ def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comp
     return [() if values[name] is None else (comparable(values[name]),) for name, comparable in parts]
 
 
-def _uuid_order(text: str) -> tuple[str, str, str]:
-    """Sort key of a uuid or timeuuid: by version, then version 1 by its time, then by unsigned bytes.
+def _uuid_order(text: str) -> tuple[str, str, bytes]:
+    """Sort key of a uuid or timeuuid: by version, then version 1 by its time and its signed last bytes, others by all bytes.
 
-    Cassandra source: o.a.c.db.marshal.UUIDType.compare, TimeUUIDType.
+    Avro has the same type for both. So uuids of version 1 with the same time have the order of timeuuids, whose last bytes
+    are signed: that of minTimeuuid and maxTimeuuid depends on it. Only a `uuid` column with such values has another order.
+    Cassandra source: o.a.c.db.marshal.UUIDType.compareCustom, TimeUUIDType.compareCustom.
     """
     version = text[14]
-    time = text[15:18] + text[9:13] + text[:8] if version == "1" else ""
-    return version, time, text[18:] if version == "1" else text
+    if version != "1":
+        return version, text, b""
+    last = bytes.fromhex(text[19:].replace("-", ""))
+    return version, text[15:18] + text[9:13] + text[:8], bytes(each ^ 0x80 for each in last)
 
 
 def _float_order(value: float) -> tuple[bool, float, float]:

@@ -221,23 +221,30 @@ def _opened(options: BridgeOptions, address: str) -> socket.socket:
     refused: OSError = ConnectionRefusedError(f"{address} names no host")
     for each in hosts.rstrip("/").split(","):
         host, _, port = each.rpartition(":") if ":" in each.rpartition("]")[2] else (each, "", "")
-        number = int(port) if port else (6651 if scheme == "pulsar+ssl" else 6650)
+        is_encrypted = scheme == "pulsar+ssl"
+        number = int(port) if port else (6651 if is_encrypted else 6650)
+        context = verification(options) if is_encrypted else None
         try:
-            plain = socket.create_connection((host.strip("[]"), number), timeout_s)
+            opened = _connected(host.strip("[]"), number, timeout_s, context)
         except OSError as error:
             refused = error
             continue
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened = plain
-        if scheme == "pulsar+ssl":
-            try:
-                opened = verification(options).wrap_socket(plain, server_hostname=host)
-            except BaseException:
-                plain.close()
-                raise
         opened.settimeout(float(options.operation_timeout_seconds))
         return opened
     raise refused
+
+
+def _connected(host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> socket.socket:
+    """A socket to the host, an IPv6 address without brackets; with TLS if there is a context. Raises OSError."""
+    plain = socket.create_connection((host, port), timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is None:
+        return plain
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
 
 
 def _credentials(options: BridgeOptions) -> tuple[str | None, bytes | None]:

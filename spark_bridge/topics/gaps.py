@@ -27,8 +27,6 @@ from spark_bridge.topics.positions import BEGINNING, Position
 
 __all__ = ["GapsTopic"]
 
-_READ_MS: Final = 5_000
-
 
 class GapsTopic:
     """The gaps topic of the options' `eventsTopicPrefix`. Each call opens its own connections. For one thread."""
@@ -77,7 +75,7 @@ class GapsTopic:
     def _records_of(self, client: pulsar.Client, name: str, acknowledged: Position) -> Iterator[GapRecord]:
         reader = client.create_reader(name, pulsar.MessageId.earliest, reader_name="gaps")
         while reader.has_message_available():
-            message = reader.read_next(timeout_millis=_READ_MS)
+            message = reader.read_next(timeout_millis=self._options.operation_timeout_seconds * 1000)
             place = message.message_id()
             if Position(place.ledger_id(), place.entry_id()) <= acknowledged:
                 continue

@@ -14,8 +14,8 @@ from spark_bridge.topics.admin import PulsarAdmin
 
 __all__ = ["PublishAdmin"]
 
-_POLICY_S: Final = 15.0
-"""How long a broker may take until it follows a topic's new policy."""
+_POLICY_S: Final = 60.0
+"""How long a broker may take to apply a new policy of a topic."""
 
 
 class PublishAdmin(PulsarAdmin):
@@ -38,11 +38,11 @@ class PublishAdmin(PulsarAdmin):
         if not answer.is_success:
             return f"the admin service answers {answer.status_code}"
         ends_at = time.monotonic() + _POLICY_S
-        while time.monotonic() < ends_at:
-            if all(self._is_deduplicated(each) for each in partitions):
-                return None
+        while not all(self._is_deduplicated(each) for each in partitions):
+            if time.monotonic() >= ends_at:
+                return "the broker does not follow the topic's policy"
             time.sleep(0.2)
-        return "the broker does not follow the topic's policy"
+        return None
 
     def last_writer(self, partition: str) -> str | None:
         """Producer name of the last entry of a topic partition; None if there is no entry, or if it was trimmed."""

@@ -35,7 +35,6 @@ from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["ResolvedTimestamps", "table_of", "utc_text", "wait_until_resolved"]
 
-_READ_MS: Final = 5_000
 _LOOK_S: Final = 0.2
 # Limit of pinned checkpoints of a table and a node.
 _MOST_PINNED: Final = 64
@@ -130,7 +129,7 @@ class ResolvedTimestamps:
                     reader_name="resolved-timestamps",
                 )
             while self._reader.has_message_available():
-                self._take(self._reader.read_next(timeout_millis=_READ_MS))
+                self._take(self._reader.read_next(timeout_millis=self._options.operation_timeout_seconds * 1000))
         except TopicError:
             return
         except pulsar.PulsarException as error:
@@ -224,17 +223,22 @@ def table_of(options: BridgeOptions) -> str:
 def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeout_s: float) -> TableResolved:
     """Wait until the table holds all writes that were acknowledged up to this time.
 
-    Raises UnresolvedError after `timeout_s`, and what `ResolvedTimestamps` raises.
+    If Pulsar does not answer later, when it has answered once, that is retried until `timeout_s` is over. Raises UnresolvedError
+    after `timeout_s`, and what `ResolvedTimestamps` raises.
     """
     deadline = time.monotonic() + timeout_s
     with ResolvedTimestamps(options) as timestamps:
-        while True:
-            found = timestamps.read(table)
-            if found.resolved_ms is not None and found.resolved_ms > until_ms:
-                return found
+        found = timestamps.read(table)
+        while found.resolved_ms is None or found.resolved_ms <= until_ms:
             if time.monotonic() >= deadline:
                 raise UnresolvedError.late(found, until_ms, timeout_s)
             time.sleep(_LOOK_S)
+            try:
+                found = timestamps.read(table)
+            except PulsarUnreachableError:
+                if time.monotonic() >= deadline:
+                    raise
+        return found
 
 
 def utc_text(time_ms: int) -> str:

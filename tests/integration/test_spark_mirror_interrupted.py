@@ -113,7 +113,7 @@ def _late_python(folder: Path) -> Path:
     late = folder / "late-python"
     late.write_text(
         f"""#!/bin/sh
-case "$*" in *python_streaming_source_runner*) mkdir {folder}/first 2>/dev/null && sleep 15;; esac
+case "$*" in *python_streaming_source_runner*) mkdir {folder}/first 2>/dev/null && sleep 60;; esac
 exec {sys.executable} "$@"
 """
     )

@@ -143,6 +143,9 @@ def trimmed_topic(pulsar: PulsarServer, topic: DataTopic) -> None:
         topic.admin.post(f"/{path}/trim")
         ledgers = topic.admin.get(f"/{path}/internalStats").json().get("ledgers", [])
         if len(ledgers) == 1:
+            # With no retention the broker would delete the topic itself when nobody has read it for a minute.
+            forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            topic.admin.post(f"/{path}/retention", json=forever).raise_for_status()
             return
         time.sleep(0.2)
     raise AssertionError(f"still there: {ledgers}")

@@ -130,9 +130,8 @@ def test_a_topic_with_another_kind_of_schema_is_named(
 ) -> None:
     """A topic of plain texts has no key and value columns."""
     topic = data_topic(*PLAIN)
-    client = pulsar_client.Client(
-        pulsar.service_url, logger=pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    )
+    logger = pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
+    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120, logger=logger)
     client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema()).close()
     client.close()
     with pytest.raises(TopicError) as error:

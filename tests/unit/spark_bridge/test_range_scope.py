@@ -35,12 +35,16 @@ ORDERS: Sequence[tuple[str, Sequence[object]]] = (
         ),
     ),
     (
-        "timeuuid",  # by time, whose lowest bits stand first
+        "timeuuid",  # by time, whose lowest bits stand first, then by signed bytes: from minTimeuuid to maxTimeuuid
         (
             "ffffffff-0000-1000-8000-000000000000",
             "00000000-0001-1000-8000-000000000000",
             "00000000-0001-1000-8000-000000000001",
-            "00000000-0000-1001-8000-000000000000",
+            "00000000-0001-1001-8080-808080808080",
+            "00000000-0001-1001-8005-aabbccddeeff",
+            "00000000-0001-1001-bf05-aabbccddeeff",
+            "00000000-0001-1001-7f7f-7f7f7f7f7f7f",
+            "00000000-0000-1002-8000-000000000000",
         ),
     ),
     (

@@ -30,12 +30,13 @@ __all__ = ["CdcRawGuard", "GuardLimits"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
-# A pause is so many times the CPU of a check.
+# The shortest pause after a check, as a multiple of its CPU time.
 _REST: Final = 200
-# Soon enough to see a run of the node with another setting.
+# Short enough to notice every run of the node with other settings.
 _SETTINGS_INTERVAL_S: Final = 30.0
 _SETTINGS_RETRY_S: Final = 10.0
-# Shares of the limit: off-load from the first on, from the second on when it would be full soon, down to the third.
+# Shares of the limit. Segments are moved above _HIGH, or above _RISING if `cdc_raw` would be full soon, until _LOW is
+# left.
 _HIGH: Final = 0.75
 _RISING: Final = 0.25
 _LOW: Final = 0.5
@@ -52,7 +53,10 @@ _DISABLED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """`total_bytes` overrides Cassandra's setting. `soon_s`: full within it is soon. `min_free_bytes` of the disk stay."""
+    """`total_bytes` overrides Cassandra's setting. Segments are moved early if `cdc_raw` would be full within `soon_s`.
+
+    `min_free_bytes` stay free on the disk of the folder for moved segments.
+    """
 
     total_bytes: int | None
     soon_s: float
@@ -60,10 +64,10 @@ class GuardLimits:
 
 
 class NodeSettings(Protocol):
-    """A session with the node, of one thread."""
+    """A session with the node. Used by one thread."""
 
     def settings(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """Settings of the node by name, none before Cassandra 4.0. Raises NodeUnavailableError."""
+        """Settings of the node by name; empty before Cassandra 4.0. Raises NodeUnavailableError."""
 
     def close(self) -> None:
         """Close the session."""
@@ -82,7 +86,7 @@ _SETTINGS: Final = (
 
 
 class CdcRawGuard(Stage):
-    """Owns the folder `spill_directory` and the moves into it. One separate thread."""
+    """Moves segments to `spill_directory`, on a separate thread."""
 
     def __init__(
         self,
@@ -109,18 +113,24 @@ class CdcRawGuard(Stage):
         self._settings_at = 0.0
         self._is_cdc_enabled = True
         self.ran_without_cdc = False
-        """Whether the node has said so since the last time that this was set to False. Any thread may read and set it."""
+        """True when the node ran with `cdc_enabled: false` since this was last set to False.
+
+        Any thread may read and set it.
+        """
         self._settings_known = self._unknown_reported = False
         self._has_checked = False
         self._alarmed = False
         self._stuck: str | None = None
 
     def commitlog_disk_access_mode(self) -> str:
-        """How Cassandra 5.0 writes its commit log, as far as is known; empty before. For any thread."""
+        """Cassandra's setting of this name; empty while it is not known, and before 5.0.
+
+        May be called by any thread.
+        """
         return str(self._settings.get("commitlog_disk_access_mode", ""))
 
     def run(self) -> None:
-        """Check again and again. A move that is under way at the stop is finished."""
+        """Check at intervals. A move that is under way at the stop is finished."""
         for left_over in self._spill_directory.glob("*.tmp"):
             with suppress(OSError):  # it only takes room, until the next start
                 left_over.unlink()
@@ -132,7 +142,7 @@ class CdcRawGuard(Stage):
             except OSError as error:
                 self._report_stuck(f"{self._cdc_raw} cannot be watched ({error}); trying again")
             self._ask_settings()
-            # With thousands of files a check costs milliseconds: then it checks less often.
+            # With thousands of files a check costs milliseconds of CPU, so the pause is longer.
             self.stopping.wait(max(_LOOK_S, _REST * (time.thread_time() - began_s)))
         self._node.close()
 
@@ -140,7 +150,8 @@ class CdcRawGuard(Stage):
         if time.monotonic() < self._settings_at:
             return
         try:
-            # The settings that the node runs with take precedence over its file, which may have changed since.
+            # The settings that the node runs with take precedence over cassandra.yaml, which may have changed since its
+            # start.
             settings = self._node.settings(_SETTINGS)
             self._settings = {**self._yaml_settings, **settings}
         except NodeUnavailableError as error:
@@ -158,7 +169,10 @@ class CdcRawGuard(Stage):
         self.ran_without_cdc = self.ran_without_cdc or not is_enabled
 
     def _report_unknown(self, error: NodeUnavailableError) -> None:
-        """Once: a node that is away answers later, a role without the right to read its settings never does."""
+        """Report once that the settings are not known.
+
+        A node that is down answers later; a role without the right to read the settings never gets them.
+        """
         if self._unknown_reported or self._settings_known or self._limits.total_bytes:
             return
         self._unknown_reported = True
@@ -176,7 +190,7 @@ class CdcRawGuard(Stage):
         limit = self._limits.total_bytes or space.total_bytes
         used = _folder_bytes(self._cdc_raw)
         self._forecast.add(time.monotonic(), used + self._spilled_bytes)
-        # Cassandra counts a segment when it makes it; and the disk itself may be the tighter limit.
+        # Cassandra counts a new segment when it creates it. The free space of the disk may be the tighter limit.
         room = min(limit - used, disk.free) - space.segment_bytes
         seconds = self._forecast.seconds_until(room)
         metrics = self._metrics
@@ -222,7 +236,7 @@ class CdcRawGuard(Stage):
             )
 
     def _move(self, segment: ReadableSegment) -> int | None:
-        """Bytes that went; None when nothing can be moved now."""
+        """Move the segment and return its size in bytes; None when nothing can be moved now."""
         target = self._spill_directory / segment.path.name
         try:
             make_private_folder(self._spill_directory)
@@ -238,7 +252,7 @@ class CdcRawGuard(Stage):
             move_file(segment.path, target)
             (self._cdc_raw / index_name(segment.path.name)).unlink(missing_ok=True)
         except FileNotFoundError:
-            # It was finished and deleted meanwhile.
+            # The segment was finished and deleted meanwhile.
             return 0
         except OSError as error:
             self._metrics.spill_failures += 1
@@ -263,7 +277,7 @@ def _can_go(segment: ReadableSegment) -> bool:
 
 
 def _folder_bytes(folder: Path | str) -> int:
-    """As Cassandra counts: every file below it."""
+    """The size of all files below the folder, as Cassandra counts it."""
     total = 0
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:

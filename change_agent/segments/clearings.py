@@ -2,15 +2,16 @@
 
     clearings.json => {"truncations": {table id: [segment id, position, time in ms]}, "alive": [table id]}
 
-A truncation is found in the node's `system.local`: whenever the provider has asked the node (the log moved, or its interval is
-over), and when the log itself says that the node has noted one. Its place in the log is known, so the reader stops there, and
-the message goes behind the events of before. Where the reader is farther already, the message goes now, and then the table's
-events from that place on once more: so whoever reads the topic finds behind it every change that it has not removed.
+Truncations are in the node's `system.local`. They are compared whenever the provider has asked the node (because the
+log moved, or at its interval), and when the log says that the node has noted a truncation. The position of a truncation
+in the log is known. So the reader stops there, and the message follows the events of earlier changes. If the reader has
+already passed this position, the message is published at once, and the table's events from this position on are
+published again. So a consumer finds every change that the truncation has not removed after its message.
 
-A drop is found when the node's schema lacks a table that was alive. It is published where the reader is then.
+A drop is found when the node's schema lacks a table that was there before. It is published at the reader's position.
 
-A clearing is stored when the broker has it on every partition, and the events that were published once more. After a crash
-before that, both are published again.
+A clearing is stored when the broker has it on every partition, and has the events that were published again. After a
+crash before that, both are published again.
 """
 
 from __future__ import annotations
@@ -48,51 +49,54 @@ _BACKOFF: Final = Backoff(1.0, 60.0)
 _ANSWER_TIMEOUT_S: Final = 10.0
 _NODE_ANSWER_S: Final = 1.0
 _NODE_PAUSE_S: Final = 10.0
-# Events that were handed over come first, if the broker takes them in this time.
+# How long a clearing waits until the broker has all events that were handed over before it.
 _EMPTY_S: Final = 5.0
-# For the place in the log to be read; longer than the usual period of sync.
+# How long a clearing waits until the reader has read its position; longer than the usual period of sync.
 _PATIENCE_S: Final = 12.0
 
 
 class ClearedTables(Protocol):
-    """The node's answers: a TableMetadataProvider."""
+    """The truncations and tables that the node has returned; implemented by TableMetadataProvider."""
 
     truncations: Mapping[UUID, Truncation]
     present: frozenset[UUID] | None
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
-        """Ask the node, if it was not asked since this time."""
+        """Ask the node, unless it has answered since this time. Return None if it does not answer."""
 
 
 class Producers(Protocol):
-    """Opens producers of messages with a clearing: EventProducers."""
+    """Opens producers of messages with a clearing; implemented by EventProducers."""
 
     def open_clearings(self, topic: str) -> list[EventProducer]:
-        """One for each partition; blocks until the topic can be used, or raises PublishError."""
+        """Return one producer for each partition. Blocks until the topic can be used, or raises PublishError."""
 
     def has_published(self, topic: str) -> bool:
         """Whether this agent has ever opened the topic for events. Raises PublishError."""
 
 
 class LogState(Protocol):
-    """How far the reader is; asked on its own thread."""
+    """How far the reader is. Used by the reader's thread."""
 
     def read_position(self, segment_id: int) -> int | None:
-        """Everything of the segment before it was read; None while it is not open."""
+        """The position up to which the segment was read; None while the segment is not open."""
 
     def unread(self, segment_id: int) -> Iterable[int]:
         """Segments up to this one that were not read to their end."""
 
     def read_place(self) -> tuple[int, int]:
-        """The last segment that is open, and how far it was read; zeros without any."""
+        """The last open segment and the position up to which it was read; zeros if no segment is open."""
 
 
 class _State(Enum):
-    """FOUND ──> done, or, where the reader is farther already, FOUND ──> REPEATED ──> done."""
+    """FOUND ──> done; if the reader has already passed the position: FOUND ──> REPEATED ──> done."""
 
     FOUND = auto()
     REPEATED = auto()
-    """It is published; the events behind it are handed over once more, and the broker has not all of them yet."""
+    """The clearing is published.
+
+    The events after it were handed over again; the broker may not have all of them yet.
+    """
 
 
 @dataclass(kw_only=True)
@@ -109,7 +113,7 @@ class _Pending:
         return self.state is _State.FOUND and self.place[:2] == (segment_id, position)
 
     def put_off(self) -> None:
-        """It is tried again ever more rarely."""
+        """Set the time of the next try; the pause grows with each failure."""
         self.failures += 1
         self.due_at = time.monotonic() + _BACKOFF.pause_s(self.failures)
 
@@ -140,12 +144,15 @@ class Clearings:
         self._pending: Final[dict[UUID, _Pending]] = {}
         self._noted = 0
         self._ask_at = 0.0
-        # The input of the last check: there is nothing to do while all of it is the same.
+        # The input of the last check. There is nothing to do while it is unchanged.
         self._seen: tuple[object, ...] = ()
 
     def find(self, first_segment_id: int | None) -> None:
-        """Look what the node says. `first_segment_id` is the oldest segment in `cdc_raw`: at the very first start, truncations
-        of before have no events here."""
+        """Find new truncations and drops. `first_segment_id` is the oldest segment in `cdc_raw`.
+
+        At the agent's very first start, truncations before that segment are not published: the agent has no events from
+        before them.
+        """
         self._ask_node()
         truncations, present = self._source.truncations, self._source.present
         seen = (truncations, present, self._interpreter.schema_version)
@@ -178,7 +185,10 @@ class Clearings:
             self._store()
 
     def _ask_node(self) -> None:
-        """Where the log says that the node has noted one. A node that is away stops the reader for a second now and then only."""
+        """Ask the node for its truncations if the log says that it has noted one.
+
+        A node that does not answer blocks the reader for `_NODE_ANSWER_S`, and is asked again after `_NODE_PAUSE_S`.
+        """
         noted = self._interpreter.truncations_noted
         if noted == self._noted or time.monotonic() < self._ask_at:
             return
@@ -188,7 +198,7 @@ class Clearings:
             self._ask_at = time.monotonic() + _NODE_PAUSE_S
 
     def stop_in(self, segment_id: int, position: int) -> int | None:
-        """The next place in this segment behind `position` where a clearing has to be published."""
+        """The next position in this segment after `position` where a clearing has to be published; None without one."""
         if not self._pending:
             return None
         return min(
@@ -201,7 +211,10 @@ class Clearings:
         )
 
     def publish_at(self, segment_id: int, position: int) -> None:
-        """Everything before this place was handed over, and nothing behind it."""
+        """Publish the clearings of this position. All events before it must be handed over, and none after it.
+
+        Raises StoppedError.
+        """
         for table_id, each in list(self._pending.items()):
             if each.is_at(segment_id, position):
                 if not self._wait_for_events() and self._stopping.is_set():
@@ -209,10 +222,10 @@ class Clearings:
                 self._publish(table_id, each, each.place)
 
     def publish_due(self, log: LogState, read_again: Callable[[UUID, int, int], None]) -> None:
-        """Publish what waits, if the reader has passed its place, or does not come there.
+        """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
 
-        At the first failure the others wait for the next call: a broker that does not answer holds the reader up once, not once
-        for each table of a keyspace that was dropped.
+        After the first failure the other clearings wait for the next call. So a broker that does not answer blocks the
+        reader once, and not once for each table of a keyspace that was dropped. Raises StoppedError.
         """
         now = time.monotonic()
         due = [
@@ -241,9 +254,10 @@ class Clearings:
         return True
 
     def _finish_repeated(self) -> None:
-        """A crash before the broker has the events behind a truncation repeats the truncation and them.
+        """Finish the truncations in state REPEATED when the broker has all events.
 
-        One whose events do not come to the broker must not hold the reader up in every pass.
+        After a crash before that, the truncation and the events after it are published again. While the broker does
+        not take the events, the checks back off, because each one blocks the reader.
         """
         now = time.monotonic()
         repeated = [
@@ -259,16 +273,19 @@ class Clearings:
             each.put_off()
 
     def _wait_for_events(self) -> bool:
-        """Whether the broker has all events that were handed over."""
+        """Wait until the broker has all events that were handed over; False if it has not after `_EMPTY_S`."""
         return self._positions.wait_until_empty(_EMPTY_S)
 
     def _publish(self, table_id: UUID, pending: _Pending, place: Truncation, *, is_late: bool = False) -> bool:
-        """Put it on every partition; False when it has to be tried again. `is_late`: the events behind it are repeated."""
+        """Publish the clearing on every partition; False if it has to be tried again.
+
+        `is_late`: the reader has passed its position, so the events after it are published again.
+        """
         table = pending.table
         topic = events_topic(table.keyspace, table.name, self._topic_prefix)
         word = "truncation" if pending.kind is ClearingKind.TRUNCATION else "drop"
         try:
-            # No topic is made for a table that is gone.
+            # No topic is created for a dropped table.
             is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.has_published(topic)
             if is_wanted:
                 _send(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
@@ -343,7 +360,7 @@ class Clearings:
         }
 
     def _store(self) -> None:
-        """A clearing that cannot be stored is published again by the next start, which does no harm."""
+        """Write the file. A clearing that cannot be stored is published again by the next start, which is harmless."""
         assert self._published is not None
         stored = {
             "truncations": {str(table_id): list(each) for table_id, each in sorted(self._published.items())},
@@ -359,7 +376,10 @@ class Clearings:
 
 
 def _is_new(found: Truncation, last: Truncation | None) -> bool:
-    """A later place in the log is a later truncation, whatever the node's clock says: it may have been set back."""
+    """True if `found` is a later truncation than `last`.
+
+    A later position in the log decides first, because the node's clock may have been set back.
+    """
     return last is None or found[:2] > last[:2] or (found != last and found.time_ms >= last.time_ms)
 
 
@@ -372,7 +392,7 @@ def _is_passed(pending: _Pending, log: LogState) -> bool:
 
 
 def _send(producers: Sequence[EventProducer], topic: str, payload: bytes) -> None:
-    """Raises PublishError."""
+    """Send the message with each producer, and close the producers. Raises PublishError."""
     try:
         send_all([(producer, payload) for producer in producers], topic, _ANSWER_TIMEOUT_S)
     finally:

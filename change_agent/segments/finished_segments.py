@@ -1,4 +1,4 @@
-"""FinishedSegmentFiles: what becomes of the files of segments that are done: archived, deleted, set aside when faulty."""
+"""FinishedSegmentFiles: archives and deletes the files of segments that are done, and sets faulty segments aside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["FinishedSegmentFiles"]
 
 
 class FinishedSegmentFiles:
-    """Used by the positions' thread: just finished, left over by a crash, or linked again when Cassandra replayed."""
+    """Handles segments that are just finished, were left behind by a crash, or were linked again by a replay.
+
+    Used by the positions' thread.
+    """
 
     def __init__(
         self,
@@ -39,11 +42,12 @@ class FinishedSegmentFiles:
         follower.ask_for_set_aside(archiver.is_set_aside)
 
     def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
-        """Delete what is listed of `finished`, set `faulty` (with what is wrong) aside; those of them that are.
+        """Delete the listed segments of `finished`, and set the segments of `faulty` (with the reason) aside.
 
-        A segment with parked mutations stays as long as they wait.
+        Return the faulty segments that are set aside. A segment with parked mutations is kept while they wait.
         """
-        # Those that are not listed were moved by an earlier process, which did not live to say so.
+        # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
+        # that.
         set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
         for key, segment in self._follower.listed.items():
             if key in finished:
@@ -57,18 +61,20 @@ class FinishedSegmentFiles:
         return frozenset(set_aside)
 
     def present(self) -> Collection[SegmentKey]:
-        """Keys of the segments whose files are there."""
+        """Keys of the segments whose files exist."""
         return self._follower.listed.keys()
 
     def _is_parked(self, segment: ReadableSegment) -> bool:
-        """Whether the file is the only one that has the segment's parked mutations, should their store be damaged."""
+        """True when the segment has parked mutations, and its file must be kept in case their store is damaged."""
         first_file = segment.is_spilled or not segment.is_read_again
         return first_file and segment.segment_id in self._parked.segment_ids
 
     def _is_kept_elsewhere(self, segment: ReadableSegment) -> bool:
-        """True when an archive has it, or none wants it: what is read again on request came from there.
+        """True when the archive has the segment, or does not need it.
 
-        A spilled segment that is read again may have been reported as a gap before, so the archive may miss it.
+        Without an archive no segment is archived. Segments that are read again on request are not archived again. A
+        spilled segment that is read a second time is: it may have been reported as a gap before, so the archive may
+        lack it.
         """
         if self._archiving is None or (segment.is_read_again and not segment.is_spilled):
             return True

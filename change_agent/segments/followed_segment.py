@@ -11,32 +11,38 @@ __all__ = ["FollowedSegment", "Presence"]
 
 
 class Presence(Enum):
-    """Whether a segment may vanish from `cdc_raw`. The order is that of a segment's life; a step may be left out.
+    """Says if a segment may vanish from `cdc_raw`. The values follow a segment's life; steps may be skipped.
 
     UNPUBLISHED -> EARLY      a change of it is published before Cassandra has synced it
     UNPUBLISHED -> EXPECTED   it has an index, or is final
-    EARLY       -> EXPECTED   the same
+    EARLY       -> EXPECTED   it has an index
     """
 
     UNPUBLISHED = auto()
-    """It was opened before it had an index, and nothing of it was published: Cassandra may remove it, and no one misses it."""
+    """It was opened before it had an index, and nothing of it was published.
+
+    Cassandra may remove it; that is no gap.
+    """
     EARLY = auto()
-    """It has a stored position and no index yet. A node that was killed removes it; what an open file has left is all."""
+    """It has a position, but no index yet.
+
+    If a killed node removes it, the rest is read from the open file; that is no gap.
+    """
     EXPECTED = auto()
-    """It has an index, a stored position, or its end: when it is gone unread, changes are lost."""
+    """It has an index or a stored position, or is final. If it vanishes before it was read, changes are lost."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FollowedSegment:
-    """The open file of a segment, and how reading it went. Used by the reader's thread."""
+    """The open file of a segment, and the state of reading it. Used by the reader's thread."""
 
     presence: Presence
     reader: SegmentReader | None = None
     final: bool = False
     failed_at: int | None = None
-    """The limit at which it could not be read; it is tried again at another one."""
+    """The limit at which it could not be read. It is tried again when its limit is another one, or when it is final."""
     is_reported: bool = False
-    """The log has said that it cannot be read."""
+    """True when the log has reported that it cannot be read."""
 
     def close(self) -> None:
         """Close the file."""

@@ -18,13 +18,13 @@ from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 
 __all__ = ["GapDetector", "GoneSegments"]
 
-# Listings in a row that must miss a segment: one listing may miss a segment that is being moved.
+# How many listings in a row must miss a segment: one listing may miss a segment that is being moved.
 _LOOKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneSegments:
-    """Segments that are gone together; what they held was written before `to_ms` (since the epoch)."""
+    """Segments that are gone together. Their changes were written before `to_ms` (since the epoch)."""
 
     segments: tuple[SegmentKey, ...]
     to_ms: int
@@ -38,28 +38,28 @@ class GapDetector:
         self.know(unfinished)
 
     def know(self, unfinished: Iterable[SegmentKey]) -> None:
-        """These must not vanish either. What is read again on request may."""
+        """Add segments that must not vanish. Segments that are read a second time are left out: they may vanish."""
         self._missed.update((each, 0) for each in unfinished if not is_read_again(each))
 
     def finished(self, segment: SegmentKey) -> None:
-        """The segment was read to its end; it may go."""
+        """Note that the segment was read to its end; it may vanish."""
         self._missed.pop(segment, None)
 
     def misses(self, listed: Container[SegmentKey]) -> bool:
-        """Whether a segment that must not vanish is not listed: it may be gone, or is being moved."""
+        """True when a segment that must not vanish is not listed: it may be gone, or is being moved."""
         return any(each not in listed for each in self._missed)
 
     def check(
         self, listed: Mapping[SegmentKey, ReadableSegment], ended: Container[int], now_ms: int
     ) -> tuple[list[SegmentKey], GoneSegments | None]:
-        """New segments to be known, and those that are gone for good (returned once)."""
+        """Return the segments that must not vanish from now on, and those that are gone for good (each only once)."""
         new = []
         for key, segment in listed.items():
             if key in ended:
                 continue
             if key not in self._missed:
                 if not segment.has_index:
-                    # Without an index: Cassandra may remove it, and a segment of 3.11 is removed by nobody else.
+                    # Cassandra may remove a segment without an index. With 3.11, only the agent removes segments.
                     continue
                 new.append(key)
                 self._missed[key] = 0

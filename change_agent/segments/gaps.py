@@ -1,5 +1,8 @@
-"""GapReporter: publishes on the gaps topic which tables may have lost changes. Their segments count as finished after that.
-The tables' progress stands still until the gaps are closed on that topic."""
+"""GapReporter: publishes on the gaps topic which tables may have lost changes.
+
+After that, the missing segments count as finished. The tables' progress stands still until the gaps are closed on that
+topic.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(0.5, 30)
 _ANSWER_TIMEOUT_S: Final = 30.0
 _CHECK_S: Final = 10.0
-# Writes of the last moments before a sync are in the next one.
+# Writes shortly before a sync may be part of the next sync.
 _SYNC_MARGIN_MS: Final = 60_000
 _NO_TABLE: Final = UUID(int=0)
 
@@ -53,9 +56,9 @@ def gap_records(
     node_id: UUID,
     tables: Iterable[TableMetadata],
 ) -> list[GapRecord]:
-    """A record for each table; a table that was made anew under its old name has one, with its new id.
+    """Return one record for each table name. A table that was dropped and created again has its new id in the record.
 
-    So dropped tables must come first in `tables`.
+    For that, dropped tables must come first in `tables`.
     """
     by_name = {(table.keyspace, table.name): table for table in tables}
     return [
@@ -77,7 +80,7 @@ def gap_records(
 
 
 def gap_message(segment_ids: Sequence[int], from_ms: int | None, to_ms: int) -> str:
-    """The line of the log."""
+    """The log message for segments that are gone."""
     return (
         f"{len(segment_ids)} segments ({segment_ids[0]} to {segment_ids[-1]}) went from cdc_raw before they were read to"
         f" their end: changes written from {_utc(from_ms)} to {_utc(to_ms)} are lost; is cdc_block_writes false, and Pulsar"
@@ -86,7 +89,10 @@ def gap_message(segment_ids: Sequence[int], from_ms: int | None, to_ms: int) -> 
 
 
 def lost_topic_record(lost: LostTopic, prefix: str, known: KnownTables, read: Place, detected_ms: int) -> GapRecord:
-    """Of the table whose events topic, or its subscription, was gone; a table that is dropped by now has no id."""
+    """Return the gap record of a table whose events topic, or its subscription, was gone.
+
+    The table id is zero if the table is not known any more.
+    """
     keyspace, _, table = lost.topic.removeprefix(prefix).partition(".")
     found = {(each.keyspace, each.name): each for each in known.tables.values()}.get((keyspace, table))
     since = lost.since
@@ -107,7 +113,7 @@ def lost_topic_record(lost: LostTopic, prefix: str, known: KnownTables, read: Pl
 
 
 def lost_topic_message(topic: str, record: GapRecord) -> str:
-    """The line of the log."""
+    """The log message for a lost topic or subscription."""
     return (
         f"{topic}: {record.reason}; events that were published from {_utc(record.from_ms)} to {_utc(record.to_ms)} and not"
         f" consumed may be lost: run cdc spark resync on {record.table_name}, and find out who removed it. Topic and subscription"
@@ -122,26 +128,27 @@ def _utc(time_ms: int | None) -> str:
 
 
 class Gaps(Protocol):
-    """Publishes what is lost: a GapReporter."""
+    """Publishes gaps; implemented by GapReporter."""
 
     def report(self, gap: Gap) -> None:
         """Publish this gap, now or later."""
 
 
 class Producers(Protocol):
-    """Opens a producer, and reads what was published; blocks until the topic can be used, or raises PublishError."""
+    """Opens producers and reads topics. Both block until the topic can be used, or raise PublishError."""
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
-        """A producer of records of this Avro schema, in order."""
+        """Return a producer that sends records of this Avro schema in order."""
 
     def read_all(self, topic: str) -> list[bytes]:
-        """All messages of a topic of such records."""
+        """Return all messages of a topic of such records."""
 
 
 class GapReporter(Stage):
-    """Idle until there is a gap. `report` may be called by any thread. A gap that was not reported is found again by the next start.
+    """Publishes gaps on a separate thread. `report` may be called by any thread.
 
-    While a stop waits for gaps, it reads the gaps topic every `check_s` seconds for closing records.
+    A gap that was not published is found again by the next start. While a stop waits until gaps are closed, the thread
+    reads the gaps topic every `check_s` seconds for closing records.
     """
 
     def __init__(self, producers: Producers, topic: str, stops: Stops, *, check_s: float = _CHECK_S) -> None:
@@ -162,7 +169,10 @@ class GapReporter(Stage):
         self._inbox.put(gap)
 
     def run(self) -> None:
-        """Report each gap, and retry until the broker has it; let tables continue whose gaps are closed."""
+        """Publish each gap, and retry until the broker has it.
+
+        Let the progress of tables continue when gaps are closed.
+        """
         while True:
             try:
                 gap = self._inbox.get(timeout=self._check_s if self._stops.awaits_closing() else None)

@@ -1,4 +1,4 @@
-"""LateEvents: publishes events of entries that the reader has passed already."""
+"""LateEvents: publishes events of entries that the reader has already passed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LateEvents"]
 
 
 class LateEvents:
-    """Used by the reader's thread, which waits here while too many events are not acknowledged."""
+    """Used by the reader's thread. It waits here while too many events are not acknowledged."""
 
     def __init__(
         self,
@@ -35,7 +35,10 @@ class LateEvents:
         self._stopping: Final = stopping
 
     def publish(self, events: Sequence[TableEvent], segment_id: int, position: int) -> TrackedEntry:
-        """Send an entry's events behind all others; nothing is outstanding of an entry without events. Raises StoppedError."""
+        """Send an entry's events after all events that were handed over. Raises StoppedError.
+
+        Return the entry, which counts its unacknowledged events: 0 for an entry without events.
+        """
         tracked = TrackedEntry(None, position, len(events))
         node_id = self._interpreter.node_id
         outgoing = [

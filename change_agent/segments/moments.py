@@ -1,17 +1,19 @@
-"""Moments: until when everything that the node answered was read.
+"""Moments: finds the time up to which the reader has read every write that the node has acknowledged.
 
-A moment is a time that is taken before all segments are checked. Each write that the node answered before this time was
-complete in the log at that check. So the reader has read all these writes once it has passed what was there. Two rules
-say what was there:
+A moment is a time that is taken before all segments are checked. Each write that the node acknowledged before this time
+was complete in the log at that check. So the reader has read all these writes once it has read what the log had at the
+check. Two rules say how much that is:
 
-    mapped      of a plain segment that Cassandra writes through a memory map, up to the last byte that is not zero.
-                An entry whose space was taken and is not filled yet may stand before answered ones. The reader stops
-                before it, so the moment waits, too. What is not synced and not read for that reason is passed over as
-                far as it has no change of a table that is published: a segment without such a change gets no index.
-    buffered    compressed, encrypted or direct: bytes come to the file with their sync. When the index has moved three
-                times since, all that was answered before is before it. The first move may be of a sync that had begun
-                before the moment. The second one has all of this segment, but its sync may have gone on to the next
-                segment, and the third begins after that has ended.
+    mapped      A plain segment that Cassandra writes through a memory map: everything up to the last byte that is not
+                zero. Space that was allocated to an entry, but is not filled yet, may stand before acknowledged
+                entries. The reader stops before it, so the moment waits, too. The reader may also leave entries unread
+                because they are not synced. They are passed over if they have no change of a published table: a segment
+                without such a change gets no index.
+    buffered    A compressed or encrypted segment, or one that is written with direct I/O: its bytes reach the file with
+                their sync. When the index has moved three times after the check, every write that was acknowledged
+                before the check is before the index. The first move may belong to a sync that began before the moment.
+                The second move covers all of this segment, but its sync may go on to the next segment. The third sync
+                begins after the second has ended.
 
 docs/architecture.md has the proof. Cassandra source: o.a.c.db.commitlog.CommitLogSegment.sync,
 AbstractCommitLogSegmentManager.sync and advanceAllocatingFrom, CommitLogSegmentManagerCDC.permitSegmentMaybe.
@@ -36,12 +38,13 @@ __all__ = ["Moments"]
 
 _log: Final = logging.getLogger(__name__)
 _INDEX_MOVES: Final = 3
-# Moments that wait for the reader; beyond, every second one is left out.
+# The largest number of moments that wait for the reader. When there are more, every second one is dropped.
 _MOST_WAITING: Final = 32
 _MOST_SEEN: Final = 256
-# Under load the newest moment waits for the reader most of the time.
+# `behind` gives no reason for this time (plus the interval): under load a moment often waits for the reader.
 _QUIET_S: Final = 2.0
-# Times the CPU of a check. If the file system does not report holes, a check reads the rest of a segment.
+# The pause after a check, as a multiple of its CPU time. If the file system does not report holes, a check reads the
+# rest of a segment.
 _REST: Final = 200
 _NO_SEGMENT: Final = (
     "Cassandra writes to no segment in cdc_raw (was the node restarted with cdc_enabled: false? is it the right folder?"
@@ -51,27 +54,31 @@ _NOT_LINKED: Final = "the segment that Cassandra writes now is not in cdc_raw, a
 
 
 class ReadState(Protocol):
-    """How far the reader is; asked on its own thread, when all that it has read is handed over."""
+    """How far the reader is. Used by the reader's thread, when everything that was read is handed over."""
 
     def read_position(self, segment_id: int) -> int | None:
-        """Everything of the segment before it was handed over; None while it was not opened."""
+        """The position up to which the segment was read and handed over; None while the segment is not open."""
 
     def is_ended(self, segment_id: int) -> bool:
-        """Whether the segment was read to its end."""
+        """True when the segment was read to its end."""
 
     def is_wanted(self, segment_id: int) -> bool:
-        """Whether something of the segment is, or may have been, published, and it was not read to its end."""
+        """True when the agent has opened the segment or keeps account of it: then it must be read to its end."""
 
     def confirm_schema(self) -> bool:
-        """Know the tables as they are now; False when the node does not answer."""
+        """Use the tables as the node has them now; False when the node does not answer."""
 
     def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
-        """Whether an entry surely has no change of a table whose changes are published."""
+        """True when an entry certainly has no change of a published table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
-    """The part of a segment to be read. `end` None: all of it; `moves`: not before the index has moved so often."""
+    """The part of a segment that a moment needs.
+
+    `end`: the position up to which the segment must be read. `moves`: the number of moves that the index must have
+    made; then the segment must be read up to the index. If both are None, the segment must be read to its end.
+    """
 
     end: int | None = None
     moves: int | None = None
@@ -84,9 +91,10 @@ class _Moment:
 
 
 class Moments:
-    """Used by the reader's thread; `behind` by any. `on_passed` gets the time of each moment that was passed.
+    """Used by the reader's thread; `behind` by any thread.
 
-    `floor_ms` is the newest one that an earlier agent of the node has published. Times never go back.
+    `on_passed` is called with the time of the newest moment that was passed. `floor_ms` is the newest time that an
+    earlier agent of the node has published. The times that are passed to `on_passed` never go back.
     """
 
     def __init__(
@@ -104,33 +112,36 @@ class Moments:
         self._due_at = 0.0
         self._waiting: Final[deque[_Moment]] = deque()
         self._files: Final[dict[int, WrittenEnd]] = {}
-        # Of the index of each segment: how often it was seen to move, and where it is; now, and at the check before.
+        # For each segment: how often its index was seen to move, and its limit; at this listing, and at the one before.
         self._moves: dict[int, tuple[int, int]] = {}
         self._moves_before: dict[int, tuple[int, int]] = {}
         self._indexed: frozenset[int] = frozenset()
         self._listed: frozenset[int] = frozenset()
-        # The last segments that were ever listed.
+        # The ids of the last `_MOST_SEEN` segments that were listed, in the order of their last listing.
         self._seen: Final[dict[int, None]] = {}
         self._peeks: Final[dict[int, UnsyncedPeek]] = {}
         self._behind = "the log was not checked yet"
         self._passed_at = time.monotonic()
         self.has_checked = False
-        """Whether the node's log was checked. False until this agent is the node's."""
+        """True once the node's log was checked. A second agent of the node, which waits, does not check it."""
 
     @property
     def behind(self) -> str | None:
-        """Why no moment was passed for a while; None while they are."""
+        """The reason why no moment was passed for a while; None while moments are passed."""
         return self._behind if time.monotonic() > self._passed_at + _QUIET_S + self.interval_s else None
 
     def next_ms(self) -> int | None:
-        """The time of a moment that shall begin now, before the folder is listed; None while none is due."""
+        """The time of the next moment, which must be taken before the folder is listed; None while no moment is due."""
         if time.monotonic() < self._due_at:
             return None
         self._due_at = time.monotonic() + self.interval_s
         return int(self._clock() * 1000)
 
     def begin(self, time_ms: int | None, segments: Sequence[ReadableSegment], state: ReadState) -> None:
-        """Note what there is to be read; `segments` were listed after `time_ms` was taken, those without an index, too."""
+        """Begin a moment, unless `time_ms` is None: note what the reader must read until it is passed.
+
+        `segments` are all segments, also those without an index. They were listed after `time_ms` was taken.
+        """
         own = [each for each in segments if not each.is_read_again]
         self._listed = frozenset(each.segment_id for each in own)
         unread = [each for each in own if not state.is_ended(each.segment_id)]
@@ -143,7 +154,7 @@ class Moments:
         try:
             problem = self._take(time_ms, unread, state)
         except (OSError, CommitLogReadError) as error:
-            # Cassandra makes or removes the file just now.
+            # Cassandra is just creating or removing the file.
             _log.debug("%s", error)
             problem = f"a segment cannot be checked ({error})"
         self._due_at = max(self._due_at, time.monotonic() + _REST * (time.thread_time() - began_s))
@@ -152,12 +163,12 @@ class Moments:
         self.has_checked = True
 
     def settle(self, state: ReadState) -> None:
-        """Report which moments are passed. Everything that was read has been handed over."""
+        """Report the newest moment that is passed. Everything that was read must be handed over."""
         if not self._waiting:
             return
         now_ms = int(self._clock() * 1000)
         if any(each.time_ms > now_ms for each in self._waiting):
-            # The clock went back: writes are answered at times before these moments again.
+            # The clock went back: writes are again acknowledged at times before these moments.
             self._waiting.clear()
             self._behind = "the clock of this machine went back"
         newest: int | None = None
@@ -197,9 +208,9 @@ class Moments:
             before = segment.segment_id - 1
             if not is_open and end <= file.header_size and not (before in self._seen or state.is_ended(before)):
                 return _NOT_LINKED
-            # A node that was restarted has removed its own name for the segments of before.
+            # False for segments of an earlier run of the node: it has removed its own name for them at its start.
             is_open = is_open or file.is_written
-            # An empty one has nothing to be read, and the reader may not have opened it yet.
+            # A segment without entries has nothing to be read, and the reader may not have opened it yet.
             marks[segment.segment_id] = _Mark(end=end if end > file.header_size else 0)
         if not is_open:
             return _NO_SEGMENT
@@ -211,8 +222,9 @@ class Moments:
         return None
 
     def _missing(self, moment: _Moment, state: ReadState) -> str | None:
-        """The part of a moment that is not read yet, as text; None when all of it is."""
-        # By the check before: then an index that the same sync has made for a later segment is listed now.
+        """A text that says what of the moment is not read yet; None when everything is read."""
+        # The moves of the listing before count here: an index that the same sync created for a later segment is listed
+        # by now.
         reached = max(
             (each for each, mark in moment.marks.items() if _has_moved(self._moves_before, each, mark)), default=0
         )

@@ -1,6 +1,7 @@
-"""ReadAgain: publishes the events of one table once more, from a place in the log up to where the reader is.
+"""ReadAgain: publishes the events of one table again, from a position in the log up to the reader's position.
 
-Only for what is behind a truncation that was found late. Consumers drop copies, or read the current row once more.
+It is used only for the events after a truncation that was found late. Consumers drop the copies, or read the current
+row again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPart:
-    """The part of a segment that the reader has read, from a place that is known to begin an entry."""
+    """The part of a segment that is read again. `start` is the beginning of an entry, or 0."""
 
     segment_id: int
     path: Path
@@ -44,7 +45,10 @@ class ReadAgain:
         self._options: Final = options
 
     def run(self, table_id: UUID, parts: Sequence[ReadPart]) -> None:
-        """Publish the table's events of these parts. What cannot be read is reported, and left out. Raises StoppedError."""
+        """Publish the table's events in these parts. The rest of a part that cannot be read is reported and left out.
+
+        Raises StoppedError.
+        """
         count = 0
         for part in parts:
             try:

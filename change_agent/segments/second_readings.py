@@ -1,7 +1,8 @@
-"""SecondReadings: segments that are read a second time: on request, and spilled ones that may not have been read at all.
+"""SecondReadings: the segments that are read a second time: on request, or because a spilled segment may be unread.
 
-A segment counts as finished when it was reported as a gap, too. If the disk of the spilled segments was away when the agent
-started, they come back unread, and must not be deleted before they were read.
+A segment also counts as finished after it was reported as a gap. If the disk of the spilled segments was not mounted
+when the agent started, such segments come back later without having been read. They must not be deleted before they are
+read.
 """
 
 from __future__ import annotations
@@ -22,21 +23,25 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SecondReadings:
-    """Which segments are read a second time, and which of them may be wanted once more. For the thread that reads."""
+    """Knows which segments are read a second time, and which of them may be read again later.
+
+    Used by the reader's thread.
+    """
 
     def __init__(self, finished: SegmentIds) -> None:
         """`finished`: keys of the segments that earlier processes have finished."""
-        # Segments that this process has read to their end, or has seen in `cdc_raw` when they were finished.
+        # Segments that this process has read to their end, or has seen in `cdc_raw` before they were spilled as
+        # finished.
         self._known_here = SegmentIds()
         self._read_twice: Final = set(finished.read_again())
 
     def listed(
         self, segments: Sequence[ReadableSegment], before: Mapping[SegmentKey, ReadableSegment], ended: SegmentIds
     ) -> list[ReadableSegment]:
-        """The same segments, in the order of their keys; a spilled and finished one that may be unread gets the key of a second
-        reading. `before`: the listing before this one.
+        """Return the same segments, in the order of their keys. `before`: the listing before this one.
 
-        A segment that an earlier process has read and not deleted is read again, too: its events are published twice.
+        A spilled and finished segment that may be unread gets the key of a second reading. That includes a segment that
+        an earlier process has read and not deleted: its events are published twice.
         """
         self._note_moved(segments, before, ended)
         keys, found = {each.key for each in segments}, []
@@ -46,7 +51,7 @@ class SecondReadings:
                 continue
             again = replace(segment, key=key_of_reading_again(segment.segment_id))
             if again.key in keys:
-                continue  # an operator has queued it, too: it is read from there first
+                continue  # an operator has queued the segment, too: that file is read first
             if again.key not in before:
                 _log.warning("%s counts as finished, but may be unread: it is read before it is deleted", segment.path)
             found.append(again)
@@ -55,7 +60,10 @@ class SecondReadings:
     def _note_moved(
         self, segments: Sequence[ReadableSegment], before: Mapping[SegmentKey, ReadableSegment], ended: SegmentIds
     ) -> None:
-        """The guard moves finished segments, too, while they wait for the archive."""
+        """Note finished segments that the guard has moved since the last listing: they need no second reading.
+
+        The guard also moves finished segments, for example while they wait for the archive.
+        """
         moved = [
             each.key
             for each in segments
@@ -64,7 +72,7 @@ class SecondReadings:
         self._known_here = self._known_here.adding(moved, before)
 
     def note_end(self, segment: ReadableSegment, listed: Mapping[SegmentKey, ReadableSegment]) -> None:
-        """This process has read the segment to its end."""
+        """Note that this process has read the segment to its end."""
         self._known_here = self._known_here.adding([segment.key], listed)
         if segment.is_read_again:
             self._read_twice.add(segment.key)
@@ -72,10 +80,11 @@ class SecondReadings:
     def take_gone(
         self, listed: Mapping[SegmentKey, ReadableSegment], progress: Mapping[SegmentKey, SegmentProgress]
     ) -> set[SegmentKey]:
-        """Those whose files are gone: they may be wanted once more, and are read from their beginning then.
+        """Return, and forget, the second readings whose files are gone.
 
-        A segment whose events are not all acknowledged stays: its folder may be away for a moment only. One with a fault goes: it
-        may have been set aside, mended and queued again before its end was stored.
+        If such a file comes back, it is read from its beginning. A segment in `progress` is not returned, because its
+        folder may be missing only for a moment. But a segment with a fault is returned: it may have been set aside,
+        repaired and queued again before its end was stored.
         """
         gone = {
             each

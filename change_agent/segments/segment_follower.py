@@ -1,8 +1,8 @@
 """SegmentFollower: reads new entries of the segments of `cdc_raw`, in the order of their ids, and passes events on.
 
-It never deletes anything. It is one module above 500 lines because its steps share one state: the open segments, the
-batch, and what has ended. What needs less than that has modules of its own (FollowedSegment, Moments, GapDetector,
-Clearings, SecondReadings, UnsyncedReading).
+It never deletes anything. The module has more than 500 lines because its steps share one state: the open segments, the
+batch, and the set of ended segments. Steps that do not need all of it are in other modules (FollowedSegment, Moments,
+GapDetector, Clearings, SecondReadings, UnsyncedReading).
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ __all__ = ["SegmentFollower"]
 
 _log: Final = logging.getLogger(__name__)
 _NO_OPTIONS: Final = SegmentOptions()
-# Behind every position of a segment.
+# Larger than every position in a segment.
 _END: Final = 2**62
-# A segment that is neither final nor moving is not waited for any longer than this by the ones behind it.
+# How long later segments wait for a segment that is not final and whose index does not change.
 _OPEN_REST_MS: Final = 10_000
 # Longer than any usual period of sync.
 _SYNC_MARGIN_MS: Final = 60_000
-# No closed gap ends these stops, and a gap whose record was acknowledged has none that closes it.
+# For stops that a closing record on the gaps topic does not end.
 _REPAIR: Final = "run cdc spark verify --repair on the tables, then cdc agent resume-progress"
-# Nothing is wrong with such a segment: another agent, or this one with another key store, reads it.
+# These errors do not mean damage: another version of the agent, or another key store, can read the segment.
 _NOT_FOR_US: Final = (UnsupportedVersionError, UnsupportedEncodingError, SegmentKeyError)
 
 
 class SegmentFollower:
-    """Owns the open segments. `run` is a thread's body; `stop` may be called by any thread.
+    """Owns the open segments. `run` is the body of a thread; `wake` may be called by any thread.
 
-    Segments that are stored as finished are not read again, though they may come back when Cassandra replays. Only spilled
-    ones may be: see SecondReadings.
+    Segments that are stored as finished are not read again, although Cassandra may link them again when it replays its
+    commit log. The exception are spilled segments: see SecondReadings.
     """
 
     def __init__(
@@ -105,33 +105,34 @@ class SegmentFollower:
         self._stops: Final = stops
         self._clearings: Final = clearings
         self._repeating: Final = ReadAgain(interpreter, late, options)
-        # The segment that Cassandra writes now, as far as is known, where what is not synced is read.
+        # The segment that Cassandra is probably writing; its unsynced entries are read. None without `readUnsynced`.
         self._tail: ReadableSegment | None = None
         self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}
-        # Segments with nothing more to do here.
+        # Segments that need no more reading.
         self._ended = stored.finished
         self._second_readings: Final = SecondReadings(stored.finished)
         self._is_set_aside: Callable[[SegmentKey], bool] = lambda _: False
         self._detector: Final = GapDetector(stored.segments)
         self._batch: Final = EventBatch(positions, publisher, metrics, stopping)
-        # Nothing is missing before what this pass reads next.
+        # False when an earlier segment is missing, or was passed over in this pass. Then `note_read_until` is not
+        # called.
         self._is_unbroken = True
-        # Segments of gaps that are not reported: the next start finds them once more.
+        # Segments of gaps that the broker does not have yet. The next start finds these gaps again.
         self._unreported: set[SegmentKey] = set()
-        # Replaced as a whole, for other threads: file name and limit of every segment with an index.
+        # The segments of the last listing. Each listing replaces the mapping as a whole, because other threads read it.
         self.listed: Mapping[SegmentKey, ReadableSegment] = {}
 
     def adopt(self, stored: StoredPositions) -> None:
-        """Go on from these positions in place of those of the constructor; before `run`."""
+        """Continue from these positions instead of those of the constructor. To be called before `run`."""
         self._stored, self._ended = stored, stored.finished
         self._detector.know(stored.segments)
 
     def ask_for_set_aside(self, is_set_aside: Callable[[SegmentKey], bool]) -> None:
-        """Ask this whether the folder for errors holds a segment that is gone; before `run`."""
+        """Use this function to ask if the folder for errors holds a missing segment. To be called before `run`."""
         self._is_set_aside = is_set_aside
 
     def run(self) -> None:
-        """Follow until `stopping` is set."""
+        """Read segments until `stopping` is set."""
         try:
             while not self._stopping.is_set():
                 self._read_all()
@@ -146,7 +147,7 @@ class SegmentFollower:
                 self._moments.close()
 
     def limits(self) -> dict[SegmentKey, int]:
-        """The synced limit of each segment that is not done; for any thread."""
+        """The limit up to which Cassandra has synced each segment that is not done; for any thread."""
         ended, progress = self._ended, self._positions.progress()
         return {key: each.limit for key, each in self.listed.items() if key in progress or key not in ended}
 
@@ -168,12 +169,12 @@ class SegmentFollower:
 
     def unread(self, segment_id: int) -> list[int]:
         """See Clearings."""
-        # One that is not listed has no index yet: what it holds comes with its first sync.
+        # A segment that is not listed has no index yet. It is listed, and then read, after its first sync.
         known = {*self._first_readings(), SegmentKey(segment_id)}
         return [each for each in known if 0 < each <= segment_id and each not in self._ended]
 
     def _first_readings(self) -> list[SegmentKey]:
-        """The listed segments, without those that are read once more on request; rising."""
+        """The listed segments, in ascending order, without those that are read a second time."""
         return [each for each in sorted(self.listed) if not is_read_again(each)]
 
     def read_place(self) -> tuple[int, int]:
@@ -195,7 +196,7 @@ class SegmentFollower:
         return self._interpreter.is_unpublished(entry, version)
 
     def _wait(self) -> None:
-        """Return when the folder changed, or after the poll interval. What Cassandra writes meanwhile is read, if wanted."""
+        """Wait until the folder changes, at most for the poll interval. With `readUnsynced`, read unsynced entries."""
         poll_s = self._watcher.poll_interval_s
         if self._moments is not None:
             poll_s = min(poll_s, self._moments.interval_s)
@@ -216,7 +217,7 @@ class SegmentFollower:
 
     def _read_all(self) -> None:
         now_ms = time.time_ns() // 1_000_000
-        # Taken before the folder is listed: writes that were answered until then are in the listed segments.
+        # Taken before the folder is listed: writes that were acknowledged before this time are in the listed segments.
         moment_ms = None if self._moments is None else self._moments.next_ms()
         segments = self._watcher.segments(now_ms)
         self._metrics.ignored_files = self._watcher.ignored_files
@@ -225,7 +226,7 @@ class SegmentFollower:
         segments = self._second_readings.listed(segments, self.listed, self._ended)
         self.listed = {each.key: each for each in segments}
         if self._detector.misses(self.listed):
-            # A moment knows only what is listed: it would be passed without the changes of that segment.
+            # A moment includes only listed segments: it would be passed without the changes of the missing segment.
             moment_ms = None
         if self._moments is not None:
             self._moments.begin(moment_ms, [*segments, *self._watcher.unlisted], self)
@@ -239,11 +240,11 @@ class SegmentFollower:
         self._check_gaps(now_ms)
         unread = [each for each in segments if each.key not in self._ended]
         if unread:
-            # Entries may need a schema as new as the log; a clock that is ahead must not stop us.
+            # Entries may need a schema as new as the log. min(): file times of a clock that is ahead must not stop us.
             self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
         self._find_clearings()
         self._tail = None
-        # A segment that is gone is found to be a gap by the next pass, whose window begins where reading was complete.
+        # The next pass reports a missing segment as a gap. The gap's time window begins where reading was complete.
         self._is_unbroken = not (self._detector.misses(self.listed) or self._has_unreported())
         unsynced = self._unsynced
         for segment in unread:
@@ -255,7 +256,7 @@ class SegmentFollower:
                 continue
             if unsynced is not None and self._read_ahead(segment, unsynced):
                 continue
-            # Nothing that is not synced is read of the segments behind it: order of keys first.
+            # Unsynced entries of later segments are not read: the changes of a key stay in order.
             unsynced = None
             if now_ms - segment.index_time_ms < _OPEN_REST_MS:
                 # Cassandra completes a segment before it syncs the next.
@@ -267,7 +268,10 @@ class SegmentFollower:
         return bool(self._unreported)
 
     def _forget_second_readings(self) -> None:
-        """What was read a second time and is gone may be wanted once more; so may one with a stored place or fault."""
+        """Allow segments that were read a second time, and are gone, to be read again.
+
+        For the same reason, forget the stored position of a second reading that has a fault or is not listed.
+        """
         self._ended = self._ended.removing(self._second_readings.take_gone(self.listed, self._positions.progress()))
         places = self._stored.segments
         old = {key for key, each in places.items() if is_read_again(key) and (each.fault or key not in self.listed)}
@@ -279,13 +283,16 @@ class SegmentFollower:
             self._clearings.find(next(iter(self._first_readings()), None))
 
     def _publish_clearings(self) -> None:
-        """Publish truncations and drops that are due. Everything that was read has been handed over."""
+        """Publish truncations and drops that are due. Everything that was read must be handed over."""
         if self._clearings is not None:
             self._find_clearings()
             self._clearings.publish_due(self, self._publish_again)
 
     def _publish_again(self, table_id: UUID, segment_id: int, position: int) -> None:
-        """The events of a table from this place in the log on. Those of segments that were deleted are missing, which is reported."""
+        """Publish the events of a table again, from this position in the log on.
+
+        Events of deleted segments cannot be published again; the log reports that.
+        """
         if segment_id in self._ended and segment_id not in self.listed:
             _log.warning(
                 "segment %d was published and deleted before the truncation of table %s in it was found; writes that were under way "
@@ -302,7 +309,7 @@ class SegmentFollower:
         self._repeating.run(table_id, parts)
 
     def _read_ahead(self, segment: ReadableSegment, unsynced: UnsyncedReading) -> bool:
-        """Read what is not synced; True when Cassandra has written the segment to its end, so the next one may be read."""
+        """Read unsynced entries; True when the whole segment is written and read, so the next one may be read."""
         followed = self._followed.get(segment.key)
         if followed is None or followed.reader is None:
             return False
@@ -314,7 +321,7 @@ class SegmentFollower:
         return reader.is_complete()
 
     def _read_tail(self, segment: ReadableSegment, reader: SegmentReader) -> bool:
-        """Read what Cassandra has written behind its last sync; False when the file cannot be read just now."""
+        """Read the entries that Cassandra has written since its last sync; False when the file cannot be read now."""
         key, before = segment.key, reader.position
         self._interpreter.begin(key, time.time_ns() // 1_000_000, is_resumed=True)
         self._batch.begin_segment()
@@ -330,7 +337,10 @@ class SegmentFollower:
         return True
 
     def _read(self, segment: ReadableSegment) -> bool:
-        """False when it was moved since it was listed: those behind it wait for the next listing."""
+        """Read the segment.
+
+        False when it was moved after it was listed: then later segments wait for the next listing.
+        """
         if not segment.log_exists:
             return self._pass_over(segment)
         followed = self._followed_segment(segment)
@@ -341,14 +351,15 @@ class SegmentFollower:
             reader = self._reader(segment)
             if segment.final:
                 self._expect(segment.key, Presence.EXPECTED, reader.position)
-            # A place is stored as soon as a segment is seen: only one behind the header says that something was read.
+            # A position is stored as soon as a segment is listed. Only a position after the header shows that an entry
+            # was read.
             is_resumed = was_begun or reader.position > reader.descriptor.header_size
             self._interpreter.begin(segment.key, segment.index_time_ms, is_resumed=is_resumed)
             self._read_entries(segment.key, None if segment.final else segment.limit, reader)
         except CommitLogReadError as error:
             self._hand_over(segment.key, None)
             if not (segment.has_index or segment.final):
-                # Cassandra makes it just now.
+                # Cassandra is just creating the segment.
                 _log.debug("%s", error)
                 return True
             if isinstance(error, SegmentFileError) and not segment.path.exists():
@@ -365,12 +376,15 @@ class SegmentFollower:
         return True
 
     def _pass_over(self, segment: ReadableSegment) -> bool:
-        """Read those behind it; True, as `_read` returns it."""
+        """Leave the segment unread and continue with later ones; returns True for `_read`.
+
+        `_is_unbroken` becomes False, unless this would have been a second reading.
+        """
         self._is_unbroken = self._is_unbroken and segment.is_read_again
         return True
 
     def _note_unsynced(self, reader: SegmentReader) -> None:
-        """Report what was published of a finished segment although Cassandra's own start does not replay it."""
+        """Report published changes of a finished segment that the node did not replay at its start."""
         if reader.unsynced_size:
             self._metrics.unsynced_bytes_lost += reader.unsynced_size
             _log.warning(
@@ -428,7 +442,7 @@ class SegmentFollower:
             else:
                 break
         if limit is None and self._unsynced is not None and self._unsynced.may_read(reader):
-            # This agent, or an earlier one, may have published a part of it. So all of it is published, and reported.
+            # A part of the unsynced entries may be published already. So all of them are published, and reported.
             self._read_some(key, reader, reader.read_unsynced_by(self._taker(reader)))
         self._metrics.bytes_read += reader.position - before
         self._hand_over(key, reader.position)
@@ -443,7 +457,7 @@ class SegmentFollower:
             self._hand_over(key, reader.position)
             clearings.publish_at(key, stop)
             if reader.position < stop:
-                # The log ends here, or it is no end of an entry.
+                # The segment ends before the clearing's position, or this position is not the end of an entry.
                 break
         self._read_some(key, reader, reader.read_by(self._taker(reader), limit))
 
@@ -484,7 +498,7 @@ class SegmentFollower:
             self._hand_over(key, taken.end)
 
     def _expect(self, key: SegmentKey, presence: Presence, position: int) -> None:
-        """From here on it must not vanish, if it might before."""
+        """From now on, report the segment as a gap if it vanishes; no change if that is so already."""
         followed = self._followed[key]
         if followed.presence is Presence.UNPUBLISHED:
             followed.presence = presence
@@ -492,7 +506,10 @@ class SegmentFollower:
             self._detector.know([key])
 
     def _hand_over(self, key: SegmentKey, position: int | None) -> None:
-        """Give what was collected to the publisher; everything of the segment up to `position` was read."""
+        """Give the collected events to the publisher.
+
+        `position`: how far the segment was read; None if that is not known.
+        """
         self._interpreter.save()
         self._batch.hand_over()
         if position is not None and self._followed[key].presence is not Presence.UNPUBLISHED:
@@ -500,7 +517,7 @@ class SegmentFollower:
 
     def _note_failure(self, segment: ReadableSegment, error: CommitLogReadError) -> None:
         if isinstance(error, BufferUnderflowError) and not segment.final:
-            # Not there yet: the index was seen before the bytes, or before the header.
+            # The index was seen before the bytes that it counts, or before the header.
             self._followed_segment(segment).failed_at = segment.limit
             return
         if isinstance(error, SegmentFileError):
@@ -520,7 +537,10 @@ class SegmentFollower:
             self._end(segment)
 
     def _stop(self, table: str, reason: str, gaps: Sequence[GapRecord] = ()) -> None:
-        """The table's progress stops until an operator has decided, or these gaps are closed, where they are all that is lost."""
+        """Stop the progress of the table until an operator lets it continue.
+
+        If `gaps` are given, they cover all changes that are lost, and the progress continues when they are closed.
+        """
         if self._stops is not None:
             self._stops.note(table, reason, gaps)
 
@@ -554,9 +574,10 @@ class SegmentFollower:
             self._note_gone(gone, now_ms)
 
     def _leave_unpublished(self, key: SegmentKey, followed: FollowedSegment) -> None:
-        """Cassandra has removed a segment without an index, or synced a later one: it had no change of a table with CDC.
+        """Read the rest of a segment that is not listed any more and had no index; then close it.
 
-        What it has left is read nevertheless: a node that was killed removes the name at its start, whatever it had.
+        Cassandra has removed the segment or synced a later one. Usually the segment then has no change of a table with
+        CDC. But a node that was killed removes the name at its next start even if the segment has changes.
         """
         if followed.reader is not None:
             try:
@@ -590,7 +611,7 @@ class SegmentFollower:
             node_id=self._interpreter.node_id,
             tables=self._interpreter.published_tables,
         )
-        # Before it is reported, and so before it can be closed.
+        # Noted before the gap is reported: a gap can be closed as soon as it is reported.
         self._stop(
             EVERY_TABLE,
             f"{len(lost)} segments went from cdc_raw before they were read: run cdc spark resync; or {_REPAIR}",
@@ -599,15 +620,16 @@ class SegmentFollower:
         self._gaps.report(Gap(records=records, on_reported=lambda: self._positions.finish(*lost)))
 
     def _is_safe(self, key: SegmentKey) -> bool:
-        """True when nothing of a segment that is gone is lost: what of it could be read is read then."""
+        """Read the rest of a missing segment, if its file is still open. True when nothing of the segment is lost."""
         stored = self._stored.segments.get(key)
         self._open_position(key, 0 if stored is None else stored.position)
         self._ended = self._ended.adding([key], self.listed)
-        # An earlier process read it to its end, moved it there, and did not live to store that.
+        # An earlier process read it to its end and moved it to the folder for errors, but ended before it could store
+        # that.
         safe = stored is not None and stored.fault is not None and self._is_set_aside(key)
         followed = self._followed.get(key)
         if followed is not None and followed.reader is not None:
-            # An open file outlives its name.
+            # An open file can be read after its name was removed.
             with followed.reader as reader:
                 try:
                     self._interpreter.begin(key, time.time_ns() // 1_000_000, is_resumed=True)

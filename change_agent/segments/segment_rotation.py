@@ -24,12 +24,15 @@ _STATEMENTS: Final = (
     " WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
     f"DROP KEYSPACE IF EXISTS {ROTATION_KEYSPACE}",
 )
-# All tables of the node are flushed within it.
+# The statement returns after all tables of the node are flushed.
 _TIMEOUT_S: Final = 120.0
 
 
 class SegmentRotation(Stage):
-    """Rotates at an interval, on a separate thread. A failed rotation is reported once, and the next is tried as usual."""
+    """Rotates at an interval, on a separate thread.
+
+    A failure is reported once, and the next rotation is tried as usual.
+    """
 
     def __init__(self, connection: NodeConnection, interval_s: float) -> None:
         super().__init__("rotation of segments")
@@ -38,7 +41,7 @@ class SegmentRotation(Stage):
         self._notices: Final = Notices(_log, again_after_s=None)
 
     def stop(self) -> None:
-        """End; does not wait for a turn that is under way, which may take minutes."""
+        """Ask the thread to end. Does not wait for a rotation that is under way, which may take minutes."""
         self.ask_to_stop()
 
     def run(self) -> None:

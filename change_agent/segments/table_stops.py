@@ -1,4 +1,4 @@
-"""The tables whose progress stands still, whatever was read and acknowledged, with the reasons."""
+"""The tables whose progress stands still although their events are read and acknowledged, with the reasons."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def table_stops(
     parked: Collection[UUID],
     stops: Mapping[str, str],
 ) -> dict[tuple[str, str], str | None]:
-    """By keyspace and table, for those that are `published`: the reason; None for a table that does not stand still.
+    """Return why the progress of each `published` table stands still, by keyspace and table; None if it does not.
 
-    `parked` are the tables that parked mutations are known to be of. The rest of such a mutation could not be read: it may
-    be of any table of the keyspace, and of an unknown table's keyspace nothing is known.
+    `parked` are the known tables of parked mutations. The rest of a parked mutation could not be read, so it may have
+    changes of any table of the same keyspace. The keyspace of an unknown table is not known, so its mutations may have
+    changes of any table.
     """
     waiting = {each: tables.get(each) for each in parked}
     keyspaces = {each.keyspace for each in waiting.values() if each is not None}
@@ -60,18 +61,18 @@ def note_unlogged(published: Iterable[TableMetadata], keyspaces: Collection[str]
 
 
 def note_disabled(published: Iterable[TableMetadata], stops: Stops) -> None:
-    """Note a stop for each table, for the node runs with `cdc_enabled: false`.
+    """Note a stop for each table, because the node runs with `cdc_enabled: false`.
 
-    The stop stays when the setting is corrected. A table that is there later only has it not.
+    The stop stays when the setting is corrected. A table that is created later does not have it.
     """
     for each in published:
         stops.add(each.full_name, _DISABLED)
 
 
 def note_left_out(left_out: Iterable[TableMetadata], reported: Collection[tuple[str, str]], stops: Stops) -> None:
-    """Note a stop for each table that had progress, and whose changes are not published now.
+    """Note a stop for each table that had progress (`reported`), but whose changes are not published now.
 
-    The stop stays when they are published again: what was written meanwhile is missing.
+    The stop stays when they are published again, because the changes that were written meanwhile are missing.
     """
     known = stops.reasons()
     for each in left_out:

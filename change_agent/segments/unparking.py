@@ -22,7 +22,7 @@ from runtime.notices import Notices
 __all__ = ["Unparker"]
 
 _log: Final = logging.getLogger(__name__)
-# Read from the store together.
+# How many parked mutations are read from the store at a time.
 _CHUNK: Final = 200
 
 
@@ -45,7 +45,10 @@ class Unparker:
         self._on_their_way: list[tuple[ParkedMutation, TrackedEntry]] = []
 
     def run(self) -> None:
-        """Remove what the broker has; when the schema has changed, retry all parked mutations. Raises StoppedError."""
+        """Remove the mutations whose events the broker has, and retry all others if the schema has changed.
+
+        Raises StoppedError.
+        """
         try:
             self._run()
         except UnwritableFileError as error:
@@ -60,7 +63,7 @@ class Unparker:
         self._metrics.parked = self._parked.count
         if not self._parked.count:
             return
-        # While there is nothing to read, nothing else asks for newer definitions.
+        # While there are no new entries to read, nothing else takes over newer definitions.
         self._interpreter.use_schema_of(0)
         if self._tried_with == self._interpreter.schema_version:
             return

@@ -1,8 +1,8 @@
 """UnsyncedReading: how often the reader reads changes that Cassandra has written to the log and not synced yet.
 
-Cassandra 4.0 and later fill a plain segment through a shared memory map, and its file in `cdc_raw` is a second name of
-the same file: a write stands there before it is answered, long before the index says so. Compressed and encrypted
-segments, and those of `commitlog_disk_access_mode: direct`, reach the file with their sync.
+Cassandra 4.0 and later fill a plain segment through a shared memory map, and its name in `cdc_raw` is a second name of
+the same file. So a write is in the file before it is acknowledged, and long before the index counts it. The bytes of
+compressed and encrypted segments, and those of `commitlog_disk_access_mode: direct`, reach the file with their sync.
 
 Cassandra source: o.a.c.db.commitlog.MemoryMappedSegment, CommitLogSegment.sync (which writes a sync marker each 100 ms,
 and syncs each `commitlog_sync_period`), CommitLogSegmentManagerCDC.createSegment.
@@ -22,9 +22,9 @@ _log: Final = logging.getLogger(__name__)
 
 
 class UnsyncedReading:
-    """How often it is read, and why nothing is found. Used by the reader's thread.
+    """Says how often unsynced changes are read, and reports why they cannot be read. Used by the reader's thread.
 
-    `access_mode` gives Cassandra's `commitlog_disk_access_mode`, empty while it is not known.
+    `access_mode` returns Cassandra's `commitlog_disk_access_mode`; empty while it is not known.
     """
 
     def __init__(self, min_interval_s: float, max_interval_s: float, access_mode: Callable[[], str]) -> None:
@@ -34,11 +34,11 @@ class UnsyncedReading:
         self._reported = ""
 
     def next_interval_s(self, interval_s: float, *, found: bool) -> float:
-        """The pause before the next read: the shortest one after a change, then longer ones."""
+        """The pause before the next read: the minimum after a change was found, otherwise twice the last pause."""
         return self.min_interval_s if found else min(self._max_interval_s, 2 * interval_s)
 
     def may_read(self, reader: SegmentReader) -> bool:
-        """Whether changes of this segment can be there before their sync; if not, the log says so once."""
+        """True if the file of this segment can have changes before their sync; if not, the log says so once."""
         descriptor = reader.descriptor
         if reader.can_read_unsynced and self._access_mode() != "direct":
             self._reported = ""

@@ -1,8 +1,8 @@
-"""UnsyncedPeek: how far behind the reader a segment has nothing that will be published, although it is not synced.
+"""UnsyncedPeek: finds how far the entries of a segment that the reader has not read have no change to publish.
 
 Cassandra gives an index only to segments with a change of a table with CDC. The node's own tables are written all the
-time. So without `readUnsynced`, nobody reads their entries until such a change comes; they are checked here, and
-nothing is done with them.
+time. So without `readUnsynced`, the reader does not read their entries until such a change comes. UnsyncedPeek only
+inspects these entries; it publishes nothing.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ class Tables(Protocol):
     """Knows which tables are published."""
 
     def confirm_schema(self) -> bool:
-        """Know the tables as they are now; False when the node does not answer."""
+        """Use the tables as the node has them now; False when the node does not answer."""
 
     def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
-        """Whether an entry surely has no change of a table whose changes are published."""
+        """True when an entry certainly has no change of a published table."""
 
 
 class UnsyncedPeek:
-    """Opens the file when it is needed. Used by one thread."""
+    """Opens the file at the first use. Used by one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
         self._reader: SegmentReader | None = None
-        # Everything before it has nothing for anybody, or was read.
+        # All entries before this position were read, or have no change of a published table.
         self._position = 0
-        # The end of the first entry behind it that may have a change; 0 when there is none.
+        # The end of the first entry after it that may have a change of a published table; 0 when there is none.
         self._blocked_until = 0
-        # A change of the schema that is not in this segment was made before its first entry was seen.
+        # One confirmation covers the schema changes of earlier segments; `is_unpublished` handles those of this
+        # segment.
         self._is_confirmed = False
 
     def close(self) -> None:
@@ -47,7 +48,7 @@ class UnsyncedPeek:
             self._reader = None
 
     def advance(self, read_position: int, tables: Tables) -> int:
-        """The position up to which nothing is to be published that was not read; at least `read_position`."""
+        """The position up to which every unread entry has nothing to publish; at least `read_position`."""
         self._position = max(self._position, read_position)
         self._is_confirmed = self._is_confirmed or tables.confirm_schema()
         if read_position < self._blocked_until or not self._is_confirmed:
@@ -69,5 +70,5 @@ class UnsyncedPeek:
                 self._blocked_until = entry.position
                 return
             self._position = entry.position
-        # Behind the last entry of a section, too.
+        # The reader may be farther than the last entry, at the end of a section.
         self._position = max(self._position, reader.position)

@@ -29,7 +29,7 @@ from change_agent.publishing.outgoing import (
 
 __all__ = ["EventBatch", "Publisher"]
 
-# Events that are handed over at once: enough to make this cheap, and so few that they are soon together.
+# How many events are handed over at once: enough to make this cheap, and few enough to be collected soon.
 _MAX_EVENTS: Final = 250
 _MAX_AGE_S: Final = 0.02
 
@@ -38,12 +38,12 @@ class Publisher(Protocol):
     """Takes events in order."""
 
     def publish(self, events: Sequence[Outgoing]) -> None:
-        """Send these behind all others."""
+        """Send these events after all others."""
 
 
 @final
 class EventBatch:
-    """Used by the reader's thread, which waits here while too many events are not acknowledged."""
+    """Used by the reader's thread. It waits here while too many events are not acknowledged."""
 
     def __init__(
         self, positions: InflightPositions, publisher: Publisher, metrics: AgentMetrics, stopping: threading.Event
@@ -52,23 +52,23 @@ class EventBatch:
         self._publisher = publisher
         self._metrics = metrics
         self._stopping = stopping
-        # Of the current segment.
+        # Message headers of the current segment.
         self._headers: dict[EventKeys, MessageHeader] = {}
         self._events: list[Outgoing] = []
-        # The entries that they are of.
+        # The log entries of these events.
         self._entries: list[TrackedEntry] = []
         self._count = 0
         self._size = 0
         self._last_writetime_us = 0
-        # When the first of them was added.
+        # When the first event was added.
         self._since = 0.0
 
     def begin_segment(self) -> None:
-        """The events that are added from now on are of one segment, up to the next call."""
+        """Begin with events of a segment. All events that are added until the next call are of this segment."""
         self._headers.clear()
 
     def add(self, segment: SegmentKey, position: int, node_id: UUID, events: Sequence[TableEvent]) -> None:
-        """The events of the entry that ends at `position`."""
+        """Add the events of the entry that ends at `position`."""
         entry = self._track(segment, position, len(events))
         for each in events:
             event = each.event
@@ -85,7 +85,10 @@ class EventBatch:
         runs: Sequence[tuple[EventKeys, EncodedRun]],
         last_writetime_us: int,
     ) -> None:
-        """Encoded events of some entries. The last entry with events ends at `position`; it is done when all are."""
+        """Add encoded events of several entries. The last entry with events ends at `position`.
+
+        Only this entry is tracked. It is done when all events are acknowledged.
+        """
         count = 0
         for _, run in runs:
             count += len(run)
@@ -111,7 +114,7 @@ class EventBatch:
         return header
 
     def has_room(self, count: int) -> bool:
-        """False when so many more events would make it larger than what is handed over at once."""
+        """False when `count` more events would make the batch larger than `_MAX_EVENTS`."""
         return self._count == 0 or self._count + count <= _MAX_EVENTS
 
     def is_due(self) -> bool:

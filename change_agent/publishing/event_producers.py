@@ -1,4 +1,7 @@
-"""EventProducers: one Pulsar producer per topic partition. With copy_topic the only module of the agent that knows pulsar-client."""
+"""EventProducers: one Pulsar producer per topic partition.
+
+In the agent, only this module and copy_topic use pulsar-client.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from schemas.progress_record import PROGRESS_SCHEMA_TEXT, UNKNOWN_POSITION, Topi
 __all__ = ["EventProducer", "EventProducers", "OnResult", "send_all"]
 
 OnResult = Callable[[str | None], None]
-"""Called once per message, by a thread of the client: None when the broker has it, else what went wrong."""
+"""Called once per message, by a thread of the client: with None when the broker has it, otherwise with the error."""
 
 # The agent itself limits the messages in flight, well below this.
 _MAX_PENDING_MESSAGES: Final = 1_000
@@ -42,7 +45,7 @@ class EventProducer(Protocol):
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         """Hand a message to the client; never waits for the broker.
 
-        False when the message is larger than the broker takes: then it is not sent, and nothing is called.
+        False when the message is larger than the broker accepts: then it is not sent, and `on_result` is not called.
         """
 
     def is_connected(self) -> bool:
@@ -50,7 +53,7 @@ class EventProducer(Protocol):
 
     @property
     def last_position(self) -> TopicPosition:
-        """Where the broker has put the last message that it acknowledged; UNKNOWN_POSITION before the first."""
+        """The position of the last acknowledged message; UNKNOWN_POSITION if there is none, or the broker gave none."""
 
     def close(self) -> None:
         """Give up the messages in flight; a result may still come."""
@@ -59,9 +62,9 @@ class EventProducer(Protocol):
 def send_all(
     messages: Sequence[tuple[EventProducer, bytes]], topic: str, timeout_s: float, *, key: str | None = None
 ) -> None:
-    """Send messages by their producers; returns when the broker has all. Raises PublishError, with `topic`.
+    """Send each message with its producer, and wait until the broker has all. Raises PublishError, with `topic`.
 
-    `timeout_s`: for how long to wait for each answer.
+    `timeout_s`: how long to wait for each acknowledgement.
     """
     results: SimpleQueue[str | None] = SimpleQueue()
     for producer, payload in messages:
@@ -101,7 +104,7 @@ class EventProducers:
         self._checks: Final = checks
         self._policies: Final = TopicPolicies(PolicyQuestions(topics.policy))
         self._on_lost: Final = on_lost
-        # Threads that open partitions of one topic make it once.
+        # When several threads open partitions of one topic, only one of them creates the topic.
         self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
         self._auth: Final = auth
         self._held: Final[list[pulsar.Producer]] = []
@@ -123,18 +126,18 @@ class EventProducers:
         self._topics.close()
 
     def open(self, topic: str) -> list[EventProducer]:
-        """Producers of all partitions of a topic, which exists then. Raises PublishError."""
+        """Make sure that the topic exists, and return producers of all its partitions. Raises PublishError."""
         opened = self._open_all(topic, _EVENTS_SCHEMA)
         self._policies.forget(topic)
         self._policies.check(topic)
         return opened
 
     def open_clearings(self, topic: str) -> list[EventProducer]:
-        """Producers of messages with a clearing, of all partitions of a topic, which exists then. Raises PublishError."""
+        """The same, with producers of messages with a clearing. Raises PublishError."""
         return self._open_all(topic, _CLEARING_SCHEMA)
 
     def has_published(self, topic: str) -> bool:
-        """Whether this agent has ever opened the topic for events. Raises PublishError."""
+        """True if this agent has ever opened the topic for events. Raises PublishError."""
         return self._counts.known(topic) is not None
 
     def _open_all(self, topic: str, schema: ReadyBytes) -> list[EventProducer]:
@@ -150,18 +153,24 @@ class EventProducers:
         return opened
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
-        """A new producer of one partition, whose old one failed. Raises PublishError."""
+        """Return a new producer of a partition whose producer has failed. Raises PublishError."""
         partitions = self._partitions(topic)
         return self._producer(topic, f"{topic}-partition-{index}" if partitions else topic)
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
-        """A producer of the agent's own records, of this Avro schema; the topic exists then. Raises PublishError."""
+        """Make sure that the topic exists, and return a producer of the agent's own records, with this Avro schema.
+
+        Raises PublishError.
+        """
         partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
         return self._producer(topic, name, ReadyBytes.of(record_name, schema_text))
 
     def read_all(self, topic: str) -> list[bytes]:
-        """All messages of a topic of the agent's own records; it is created if it does not exist. Raises PublishError."""
+        """Make sure that a topic of the agent's own records exists, and return all its messages.
+
+        Raises PublishError.
+        """
         partitions = self._topics.ensure(topic).partitions
         name = f"{topic}-partition-0" if partitions else topic
         found = []
@@ -177,12 +186,15 @@ class EventProducers:
         return found
 
     def open_progress(self, topic: str) -> EventProducer:
-        """A producer of progress records; the topic exists then, and is compacted. Raises PublishError."""
+        """Make sure that the compacted topic exists, and return a producer of progress records. Raises PublishError."""
         self._topics.ensure_compacted(topic)
         return self._producer(topic, topic, ReadyBytes.of("Progress", PROGRESS_SCHEMA_TEXT))
 
     def hold(self, topic: str) -> None:
-        """Be the only one that may produce to this topic, until the end. Raises NodeTakenError, PublishError."""
+        """Become the exclusive producer of this topic, until the client is closed.
+
+        Raises NodeTakenError, PublishError.
+        """
         try:
             producer = self._client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
         except (pulsar.ProducerFenced, pulsar.ProducerBusy) as error:
@@ -199,13 +211,13 @@ class EventProducers:
         return CopyTopic(self._client, topic)
 
     def check(self, topic: str, place: Place | None) -> None:
-        """Check whether an open topic is still whole. Raises TopicLostError, PublishError.
+        """Check that an open topic is still complete. Raises TopicLostError, PublishError.
 
-        `place`: what of the log was acknowledged before the call; None while events of the topic wait on disk.
+        `place`: up to where the log was acknowledged before the call; None while events of the topic wait on disk.
         """
         lock = self._locks[topic]
         if not lock.acquire(blocking=False):
-            # A thread that opens it checks, too; a loss is published once.
+            # Another thread is opening the topic, and checks it, too. A loss must be published only once.
             return
         try:
             found = self._topics.check(topic)
@@ -222,19 +234,19 @@ class EventProducers:
         self._policies.check(topic)
 
     def check_unopened(self, topic: str) -> None:
-        """The same for a topic that is not open, if an earlier agent has found it whole."""
+        """Check a topic that is not open, if it was found complete before. Raises TopicLostError, PublishError."""
         if self._checks.former_subscription(topic) is not None:
-            # The new one is made before anything that it should get is deleted.
+            # The new subscription must be created before messages that it should get are deleted.
             self._partitions(topic)
         elif self._checks.knows(topic):
             self.check(topic, None)
 
     def hazards(self, topic: str) -> tuple[str, ...]:
-        """Policies of Pulsar that would drop unread events of the topic, and what to do; never waits."""
+        """Policies of Pulsar that would delete unread events of the topic, and what to do; never waits."""
         return self._policies.hazards(topic)
 
     def end_checks(self) -> None:
-        """Make durable what was seen."""
+        """Store the results of the checks."""
         self._checks.save()
 
     def _partitions(self, topic: str) -> int:
@@ -250,7 +262,7 @@ class EventProducers:
         return found.partitions
 
     def _report_lost(self, topic: str, reason: str, found: TopicState) -> None:
-        """The topic was made again, and looks whole: what was lost with it must be reported all the same."""
+        """Report the loss of a topic that was created again. It is complete now, so a check would not find the loss."""
         since = self._checks.renew(topic, found)
         try:
             self._on_lost(
@@ -259,17 +271,17 @@ class EventProducers:
                 )
             )
         except PublishError:
-            # The next attempt to open the topic reports it, also that of an agent after this one.
+            # The next attempt to open the topic reports the loss, also after a restart.
             self._checks.note_lost(topic, reason)
             self._checks.save()
             raise
 
     def _why_lost(self, topic: str) -> str | None:
-        """The reason why a topic that was complete is not any more; it is made again then."""
+        """Return why a topic that was complete is not complete now; None if it is, or if it is not known."""
         if not self._checks.knows(topic):
             return None
         try:
-            # After a change of eventsSubscriptionName the topic is whole if it has the former subscription still.
+            # After a change of eventsSubscriptionName, the topic is complete if it still has the former subscription.
             former = self._checks.former_subscription(topic)
             self._checks.compare(topic, self._topics.check(topic, former))
         except TopicLostError as error:
@@ -282,7 +294,7 @@ class EventProducers:
             producer = self._client.create_producer(
                 name,
                 schema=schema,
-                # Never give up on a message by time: the client sends it again, in order, when the broker is back.
+                # Messages have no timeout: the client sends them again, in order, when the broker is back.
                 send_timeout_millis=0,
                 max_pending_messages=_MAX_PENDING_MESSAGES,
                 block_if_queue_full=True,
@@ -314,7 +326,7 @@ class _Producer:
         def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
             nonlocal is_too_large
             if result == _pulsar.Result.Ok:
-                # UNKNOWN_POSITION of a message that the broker has already: its de-duplication gives no position.
+                # UNKNOWN_POSITION for a message that the broker already had: its de-duplication returns no position.
                 self.last_position = TopicPosition(message_id.ledger_id(), message_id.entry_id())
                 on_result(None)
             elif result == _pulsar.Result.MessageTooBig and not is_queued:
@@ -334,5 +346,5 @@ class _Producer:
         return bool(self._producer.is_connected())
 
     def close(self) -> None:
-        # Closing waits for a broker that may be away; nobody here waits for that. When it fails, nothing is left to close.
+        # `close` would wait for the broker, which may be down. If closing fails, nothing is left to close.
         self._producer._producer.close_async(lambda result: None)  # noqa: SLF001  # the wrapper has no such method

@@ -27,19 +27,20 @@ __all__ = ["EventsTopics"]
 _log: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 15.0
 _DONE: Final = frozenset({200, 204, 409})
-# Of new messages, before a topic is compacted.
+# A topic is compacted after this many bytes of new messages.
 _COMPACTION_BYTES: Final = 1024 * 1024
 # How many partitions are deleted at the same time, and for how long this is repeated before the caller retries later.
 _MOST_REQUESTS: Final = 16
 _MAKING_S: Final = 5.0
 _STATS: Final = "stats?getPreciseBacklog=true"
 _MARK: Final = "cdc-subscription"
-"""Property of a subscription. One that was removed and made again does not have the mark of the one that was there."""
+"""Property of a subscription. A subscription that was deleted and created again has another value, or none."""
 
 
 class EventsTopics(AdminClient[httpx.Response]):
-    """Owns the HTTP client. `ensure` may be called by several threads. Raises PublishError; where a topic does not exist,
-    TopicLostError.
+    """Owns the HTTP client. `ensure` may be called by several threads.
+
+    Raises PublishError, or TopicLostError if a topic does not exist.
     """
 
     _not_sent: ClassVar = (*NOT_SENT, httpx.InvalidURL)
@@ -62,7 +63,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         self._subscription: Final = subscription
         self._partitions: Final = partitions
         self._create: Final = create
-        # Topics that this agent has made, and not marked yet: it may have to retry before it comes to that.
+        # Topics that this agent has created and not marked yet. `ensure` may fail in between; then it is retried.
         self._made: Final[set[str]] = set()
         self._hint: Final = "; it is made again" if create else "; create it, or let createTopics be true"
 
@@ -71,10 +72,11 @@ class EventsTopics(AdminClient[httpx.Response]):
         self._client.close()
 
     def ensure(self, topic: str, known: int | None = None) -> TopicState:
-        """The topic, with its subscription in all partitions. Raises PublishError while it cannot be used.
+        """Make sure that the topic exists with its subscription in all partitions, and return its state.
 
-        With `create` what is missing is made, with as many partitions as it is known to have had; without, all must be there.
-        Only the agent that makes the topic marks the subscription at once: of two that do, one would find the other's mark later.
+        With `create`, what is missing is created; the topic gets `known` partitions, if it is known how many it had.
+        Without `create`, all of it must exist. Only the agent that creates the topic marks the subscription at once: if
+        two agents did that, one would later find the other's mark. Raises PublishError while the topic cannot be used.
         """
         if self._create:
             self._make(topic, self._partitions if known is None else known, is_known=known is not None)
@@ -87,9 +89,10 @@ class EventsTopics(AdminClient[httpx.Response]):
         return found
 
     def ensure_compacted(self, topic: str) -> None:
-        """A topic without partitions and subscriptions, of which the broker keeps the newest message of each key. Raises PublishError.
+        """Create a topic without partitions and subscriptions that is compacted to the newest message of each key.
 
-        Without `create` it must be there, or the broker makes it when a producer comes.
+        Without `create` nothing is done: the topic must exist, or the broker creates it for the first producer. Raises
+        PublishError.
         """
         if not self._create:
             return
@@ -101,7 +104,10 @@ class EventsTopics(AdminClient[httpx.Response]):
             _log.info("%s is compacted only if the policy of its namespace compacts it (%s)", topic, error)
 
     def mark(self, topic: str) -> None:
-        """Give its subscription a mark; a later check finds whether it has one. Does nothing without `create`."""
+        """Set a mark on the topic's subscription. Does nothing without `create`.
+
+        A failure is not reported: a later check finds if there is a mark.
+        """
         if not self._create:
             return
         path = f"{topic_path(topic)}/subscription/{quote(self._subscription, safe='')}/properties"
@@ -111,17 +117,17 @@ class EventsTopics(AdminClient[httpx.Response]):
             _log.debug("its subscription gets no mark: %s", error)
 
     def check(self, topic: str, subscription: str | None = None) -> TopicState:
-        """How the topic is now, with this subscription (by default the one that it is made with).
+        """Return the state of the topic with this subscription (by default the configured one).
 
-        Raises TopicLostError when one of the two does not exist, PublishError.
+        Raises TopicLostError when one of the two does not exist, or PublishError.
         """
         subscription = subscription or self._subscription
         partitions = self.partitions(topic)
-        # Before what waits is asked for: then what has nothing waiting has consumed up to these ends.
+        # Read before the backlog: a subscription without a backlog has then consumed up to these ends.
         ends = self._ends(topic, partitions, subscription)
         stats = self._stats(topic, partitions)
         if not any(stats.values()):
-            # Its number of partitions is still known to the broker, for a moment after its deletion.
+            # For a moment after the topic's deletion, the broker still returns its number of partitions.
             raise TopicLostError(topic, f"does not exist{self._hint}")
         if _without_subscription(stats, subscription):
             raise TopicLostError(topic, f"has no subscription {subscription!r}{self._hint_for(subscription)}")
@@ -129,7 +135,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         marks = {(each.get("subscriptionProperties") or {}).get(_MARK, "") for each in found}
         return TopicState(
             partitions=partitions,
-            # Agents that make the subscription at the same time make it in some of the partitions each.
+            # When agents create the subscription at the same time, each of them creates it in some of the partitions.
             mark=",".join(sorted(marks)) if all(marks) else None,
             ends=tuple(end for end, _ in ends),
             consumed=tuple(consumed for _, consumed in ends),
@@ -139,13 +145,13 @@ class EventsTopics(AdminClient[httpx.Response]):
     def _hint_for(self, subscription: str) -> str:
         if subscription == self._subscription:
             return self._hint
-        # One of before eventsSubscriptionName was changed: nobody makes it again.
+        # A subscription from before eventsSubscriptionName was changed is not created again.
         return f"; this is the former subscription, so events that {self._subscription!r} does not get may be lost"
 
     def _make(self, topic: str, partitions: int, *, is_known: bool) -> None:
         self._make_topic(topic, partitions, is_known=is_known)
-        # Without its mark: of two calls that make a subscription at the same time a broker stores the properties of one and
-        # shows those of the other, until it loads the topic again.
+        # The subscription is created without its mark: when two calls create it at the same time, a broker stores the
+        # properties of one call and shows those of the other, until it loads the topic again.
         if not self.make_subscription(topic, self._subscription):
             for name in _without_subscription(self._stats(topic, self.partitions(topic)), self._subscription):
                 self.make_subscription(name, self._subscription)
@@ -164,11 +170,11 @@ class EventsTopics(AdminClient[httpx.Response]):
             _log.info("created events topic %s with %d partitions", topic, partitions)
 
     def _make_again(self, topic: str, path: str, partitions: int, *, is_known: bool) -> httpx.Response:
-        """Make a deleted topic again. Since its deletion, clients have made some of its partitions, or a topic without partitions.
+        """Create a deleted topic again although clients have created some partitions, or a topic without partitions.
 
-        The broker refuses to make the topic while one of these exists, and a client makes its partition again a tenth of a second
-        after its deletion. So all are deleted at the same time, and at once again: a client that meets a deletion waits longer.
-        A topic that another agent has made meanwhile stays.
+        The broker refuses to create the topic while one of these exists, and a client creates its partition again a
+        tenth of a second after its deletion. So all of them are deleted at the same time, and this is repeated at once:
+        a client whose request meets a deletion waits longer. A topic that another agent has created meanwhile is kept.
         """
         ends_at = time.monotonic() + _MAKING_S
         bare = [path, *(f"{path}-partition-{index}" for index in range(partitions))]
@@ -179,20 +185,23 @@ class EventsTopics(AdminClient[httpx.Response]):
                 if made.status_code != httpx.codes.CONFLICT or self._has_partitions(topic, is_known=is_known):
                     return made
                 if time.monotonic() >= ends_at:
-                    # Without the topic a subscription would make one without partitions.
+                    # Creating the subscription now would create a topic without partitions.
                     raise PublishError(
                         topic, "was deleted, and clients make its partitions again before it can be made"
                     )
 
     def _has_partitions(self, topic: str, *, is_known: bool) -> bool:
-        """Whether it exists, with partitions if it is known to have had some."""
+        """True if the topic exists. If it is known to have had partitions, it must also have some now."""
         try:
             return self.partitions(topic) > 0 or not is_known
         except TopicLostError:
             return False
 
     def _stats(self, topic: str, partitions: int) -> dict[str, Any]:
-        """By partition. To list subscriptions takes the right to consume; the right to produce allows reading the statistics."""
+        """Return the statistics, which have the subscriptions, by partition.
+
+        Listing subscriptions needs the right to consume; for the statistics the right to produce is enough.
+        """
         if not partitions:
             return {topic: self._of(topic, _STATS)}
         found = self._of(topic, f"partitioned-{_STATS}&perPartition=true")
@@ -200,15 +209,20 @@ class EventsTopics(AdminClient[httpx.Response]):
         return {name: found["partitions"].get(name) or self._partition_stats(topic, name) for name in names}
 
     def _partition_stats(self, topic: str, name: str) -> dict[str, Any]:
-        """Of one that the statistics of all leave out: it does not exist, or it is with no broker just now, as while its bundle is
-        unloaded. Raises PublishError for the latter."""
+        """Return the statistics of a partition that is missing in those of the topic; empty if it does not exist.
+
+        Raises PublishError if no broker has the partition now, for example while its bundle is unloaded.
+        """
         try:
             return dict(self._json(topic, f"{topic_path(name)}/{_STATS}"))
         except TopicLostError:
             return {}
 
     def _ends(self, topic: str, partitions: int, subscription: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Of each partition its last entry, and how far the subscription is; empty where the broker does not answer that."""
+        """Return the last entry of each partition, and how far the subscription has consumed it.
+
+        The list is empty if the broker does not answer.
+        """
         what = "partitioned-internalStats" if partitions else "internalStats"
         try:
             found = self._of(topic, what)
@@ -232,7 +246,7 @@ class EventsTopics(AdminClient[httpx.Response]):
         return PublishError(topic, reason)
 
     def _no_answer(self, topic: str, error: Exception) -> PublishError:
-        # After a redirect another host was asked.
+        # After a redirect, the request was sent to another host.
         asked = error.request.url if isinstance(error, httpx.RequestError) else self._client.base_url
         reason = explained(
             str(error) or type(error).__name__, "tlsTrustCertsFilePath and sslHostnameVerificationEnable"
@@ -256,7 +270,7 @@ def _without_subscription(stats: Mapping[str, Any], subscription: str) -> list[s
 
 
 def _cursors(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """By subscription. A cursor has the name of its subscription, encoded by Java's URLEncoder."""
+    """Return the cursors by subscription. A cursor has the name of its subscription, encoded by Java's URLEncoder."""
     return {unquote_plus(name): each for name, each in stats["cursors"].items()}
 
 

@@ -5,17 +5,17 @@
         Length  => UInt32, of the payload
         Crc     => UInt32, CRC32 of the payload
         Payload => Schema | Events
-          Schema => Avro schema, JSON text: that of the events behind it
+          Schema => Avro schema (JSON text) of the events after it
           Events => MutationEvents in Avro, as it would have been sent (schemas.mutation_event)
 
-An agent version with other fields appends its schema first. Before the first schema are the events of the earliest
-versions, which have the first schema. A schema (JSON text) begins with a brace, and events begin with the length of a
-node id.
+An agent of a version with other fields appends its schema before its events. Events before the first schema frame were
+written by the earliest versions, with the first schema. A schema (JSON text) begins with a brace, and events begin with
+the length of a node id.
 
 An incomplete write that a crash left at the end was never durable, so its events were never acknowledged: it is cut
 off. Bytes that were damaged later are left out and reported, and the file is kept
-(change_agent.publishing.held_frames). If they are at the end, a byte that ends no frame separates them from what is
-appended.
+(change_agent.publishing.held_frames). If they are at the end, a byte that ends no frame separates them from frames that
+are appended.
 """
 
 from __future__ import annotations
@@ -51,32 +51,35 @@ __all__ = ["HELD_SUFFIX", "TOO_LARGE", "HeldEvents", "TooLargeEvent", "holds_eve
 
 HELD_SUFFIX: Final = ".events"
 TOO_LARGE: Final = "too-large"
-"""Folder, in that of held events, of events that no broker took for their size."""
+"""Name of the folder, inside the folder of held events, for events that are larger than the broker accepts."""
 _DAMAGED_SUFFIX: Final = ".damaged"
 
 _SCHEMA: Final = MUTATION_EVENTS_SCHEMA_TEXT.encode()
 
 WriterSchema = Mapping[str, object]
-# Neither events nor the JSON of a schema end so.
+# Separates damaged bytes from frames that are appended: neither events nor the JSON of a schema end with it.
 _PARTING: Final = b"\xff"
-# By it no bytes are events.
+# A schema with which no events can be decoded.
 _NO_SCHEMA: Final[WriterSchema] = {}
 
 
 class HeldEvents:
-    """A queue in a file, of whole messages: appended at its end, read from its front, removed when all of it is done."""
+    """A queue of messages in a file. They are appended at its end and read from its front.
+
+    The file is removed when all of them are done.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._read_position = 0
-        # Of the events at the read position; None is the first versions' one.
+        # The schema of the events at the read position; None is the schema of the first versions.
         self._read_schema: WriterSchema | None = None
         self._before_last: tuple[int, WriterSchema | None] = (0, None)
-        # Everything before it is with the broker; and the schema there.
+        # The broker has all messages before this position. `_done_schema` is the schema of the events at it.
         self._done_position = 0
         self._done_schema: WriterSchema | None = None
         found = self._scan()
-        # Of the last events in the file.
+        # The schema of the last events in the file.
         self._last_schema = found.last_schema
         self._damaged: Final = found.damaged
         self._ends_damaged = found.end in found.damaged.values()
@@ -85,7 +88,7 @@ class HeldEvents:
 
     @property
     def is_read(self) -> bool:
-        """True when there is nothing (more) to read."""
+        """True when there is nothing more to read."""
         return self._read_position >= self._end
 
     @property
@@ -94,13 +97,13 @@ class HeldEvents:
         return self._end
 
     def take_damage(self) -> int:
-        """Bytes that turned out to be damaged since the last call: the events in them are lost."""
+        """Return the number of bytes that were found damaged since the last call. The events in them are lost."""
         damaged = sum(end - start for start, end in self._damaged.items())
         taken, self._damage_taken = self._damage_taken, damaged
         return damaged - taken
 
     def append(self, payloads: Iterable[bytes]) -> None:
-        """Messages behind all others; durable when this returns."""
+        """Append messages. They are durable when this returns. Raises OSError."""
         if self._last_schema != _SCHEMA:
             payloads = [_SCHEMA, *payloads]
         frames = b"".join(frame_of(each) for each in payloads)
@@ -120,7 +123,10 @@ class HeldEvents:
         self._last_schema = _SCHEMA
 
     def _part_from_damage(self) -> None:
-        """There may be a frame without its last bytes, which the first ones of the next frame must not take the place of."""
+        """Append the separator.
+
+        The damaged bytes may be a frame without its last bytes. The first bytes of the next frame must not complete it.
+        """
         with open_private(self.path, "ab") as file:
             file.truncate(self._end)
             file.write(_PARTING)
@@ -131,24 +137,27 @@ class HeldEvents:
         self._ends_damaged = False
 
     def read_next(self) -> MutationEvents | None:
-        """The next message that can be read; None at the end."""
+        """Return the next message that can be read; None at the end."""
         self._before_last = (self._read_position, self._read_schema)
         return next((message for message, _ in self._messages()), None)
 
     def unread(self) -> None:
-        """The last `read_next` gives the same message again."""
+        """Undo the last `read_next`: the next one returns the same message."""
         self._read_position, self._read_schema = self._before_last
 
     def note_done(self) -> None:
-        """The broker has everything that was read so far. The next start of the process reads it again all the same."""
+        """Note that the broker has everything that was read so far.
+
+        This is not stored: the next start of the process reads the file from its beginning.
+        """
         self._done_position, self._done_schema = self._read_position, self._read_schema
 
     def rewind(self) -> None:
-        """Read again what is not known to be with the broker."""
+        """Continue reading at the first message that the broker is not known to have."""
         self._read_position, self._read_schema = self._done_position, self._done_schema
 
     def remove(self) -> None:
-        """All of it is with the broker; where some of it could not be read, the file is kept under another name."""
+        """Remove the file, because the broker has all messages. If parts of it could not be read, rename it instead."""
         if self._damaged:
             with suppress(FileNotFoundError):
                 self.path.replace(self._free_name())
@@ -160,12 +169,12 @@ class HeldEvents:
         self._read_schema = self._done_schema = self._last_schema = None
 
     def read_all(self) -> Iterator[tuple[MutationEvents, int]]:
-        """Every message and its bytes, from the front; for another process than the one that writes."""
+        """Every message and its size in bytes, from the front. For a process that does not write the file."""
         self.rewind()
         yield from self._messages()
 
     def _messages(self) -> Iterator[tuple[MutationEvents, int]]:
-        """From the read position on, which goes with them."""
+        """Messages and their sizes from the read position on. Each message moves the read position."""
         if self.is_read:
             return
         with self.path.open("rb") as file:
@@ -174,11 +183,14 @@ class HeldEvents:
                     schema = FIRST_MUTATION_EVENTS_SCHEMA if self._read_schema is None else self._read_schema
                     yield decode_events(payload, schema), len(payload)
                 except MalformedEventsError:
-                    # Of a version that wrote less than this one needs, or of a schema that was damaged.
+                    # The events are of a version that wrote fewer fields than needed, or their schema was damaged.
                     self._damaged[start] = self._read_position
 
     def _payloads(self, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-        """Payloads of events from the read position on, which goes with them, and where their frames begin."""
+        """Payloads of events, and the starts of their frames, from the read position on.
+
+        Each moves the read position.
+        """
         while not self.is_read:
             start = self._read_position
             if start in self._damaged:
@@ -195,7 +207,10 @@ class HeldEvents:
                 yield payload, start
 
     def _note_damage(self, file: BinaryIO, start: int) -> None:
-        """The frame at `start` went bad after it was written or scanned. The frames behind it can still be read."""
+        """Note that the frame at `start` was damaged after it was written or scanned.
+
+        Later frames can still be read.
+        """
         known = min((each for each in self._damaged if each > start), default=self._end)
         behind = next_frame(file, start + 1, known)
         self._damaged[start] = known if behind is None else behind
@@ -214,7 +229,7 @@ class HeldEvents:
 
 
 def _schema_of(payload: bytes) -> WriterSchema:
-    """The schema of a frame; if it is not JSON, nothing behind it can be read until the next one."""
+    """The schema of a frame. If it is not JSON, no events can be read until the next schema."""
     try:
         schema: WriterSchema = json.loads(payload)
     except (ValueError, RecursionError):
@@ -224,7 +239,10 @@ def _schema_of(payload: bytes) -> WriterSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooLargeEvent:
-    """An event that no broker took; `table` is its full name, `size` are the bytes of the message."""
+    """An event that is larger than the broker accepts.
+
+    `table`: the table's full name; `size`: of the message, in bytes.
+    """
 
     table: str
     segment_id: int
@@ -234,7 +252,7 @@ class TooLargeEvent:
 
 
 def holds_events(directory: Path) -> bool:
-    """Whether events wait in a folder of held events, those that are too large for the broker among them."""
+    """True if events wait in a folder of held events. Events that are too large for the broker count, too."""
     return any(directory.rglob(f"*{HELD_SUFFIX}"))
 
 

@@ -1,7 +1,7 @@
-"""Frames of a file of held events (change_agent.publishing.held_events): the complete ones, also after damaged bytes.
+"""Finds the complete frames of a file of held events (change_agent.publishing.held_events), also after damaged bytes.
 
-Cut bytes or zeros at the end are what a crash has left of a write: they were never durable. Other bytes that are not
-a complete frame were durable once and were damaged later; complete frames may follow them.
+Cut bytes or zeros at the end are the rest of a write that a crash has interrupted: they were never durable. Other bytes
+that are not a complete frame were durable once and were damaged later; complete frames may follow them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _BLOCK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class FrameScan:
-    """Events stand up to `end`, but for what is damaged: ends of such bytes by their starts. `last_schema` is theirs."""
+    """The events end at `end`. `damaged`: the end of each damaged part, by its start.
+
+    `last_schema` is the schema of the last events.
+    """
 
     end: int = 0
     last_schema: bytes | None = None
@@ -33,12 +36,12 @@ class FrameScan:
 
 
 def frame_of(payload: bytes) -> bytes:
-    """A payload as it stands in the file."""
+    """The frame of a payload, as it is in the file."""
     return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def read_frame(file: BinaryIO, start: int, size: int) -> bytes | None:
-    """The payload of the whole frame at `start` of a file of `size` bytes; None where there is none."""
+    """The payload of the complete frame at `start` of a file of `size` bytes; None if there is none."""
     length, crc = _header(file, start)
     if not 0 < length <= size - start - HEADER_BYTES:
         return None
@@ -47,7 +50,7 @@ def read_frame(file: BinaryIO, start: int, size: int) -> bytes | None:
 
 
 def scan_frames(file: BinaryIO, size: int) -> FrameScan:
-    """Check every frame. A schema without events behind it is what a crash has left: it does not count."""
+    """Check every frame. A schema without events after it is the rest of an interrupted write: it is ignored."""
     found, at, schema = FrameScan(), 0, None
     while at < size:
         payload = read_frame(file, at, size)
@@ -67,14 +70,14 @@ def scan_frames(file: BinaryIO, size: int) -> FrameScan:
 
 
 def _header(file: BinaryIO, start: int) -> tuple[int, int]:
-    """Length and CRC; a length of 0, which no frame has, where there are too few bytes."""
+    """Length and CRC of the frame at `start`. If there are too few bytes, the length is 0, which no frame has."""
     file.seek(start)
     header = file.read(HEADER_BYTES)
     return _HEADER.unpack(header) if len(header) == HEADER_BYTES else (0, 0)
 
 
 def next_frame(file: BinaryIO, start: int, size: int) -> int | None:
-    """Where the first whole frame at `start` or behind begins."""
+    """The start of the first complete frame at `start` or later; None if there is none."""
     at = start + HEADER_BYTES
     while at < size:
         file.seek(at)

@@ -59,7 +59,7 @@ class Packing:
     max_bytes: int
 
     def pack(self, waiting: WaitingEvents) -> tuple[Message, Sequence[Outgoing]]:
-        """A message of the first events that share a segment and a table, and these events, which do not wait any more."""
+        """Take the first events that share a segment and a table. Return their message, and these events."""
         if waiting.is_encoded():
             runs = waiting.take_encoded(self.max_events, self.max_bytes)
             return self._pack_encoded(runs), runs
@@ -92,7 +92,10 @@ class Packing:
         )
 
     def _key(self, row_key: bytes | None) -> str | None:
-        """Consumers other than the connector may want the row's key as the message's: with one event a message."""
+        """The row's key as key of the message, if each message has one event.
+
+        Only consumers other than the connector use it.
+        """
         return base64.b64encode(row_key).decode() if row_key is not None and self.max_events == 1 else None
 
 

@@ -1,8 +1,8 @@
 """NodeOwner: lets only one agent at a time publish a node's changes, on any machine.
 
-It is checked at the start, with a topic that belongs to the node and holds no message. If the broker cannot be asked,
-the agent does not wait: the lock on `cdc_raw` keeps out agents on the same machine. Once another agent is known, it waits
-until the broker says that this one has ended.
+The agent checks this at its start, with a topic that belongs to the node and has no messages. If the broker does not
+answer, the agent does not wait: the lock on `cdc_raw` keeps out agents on the same machine. But once the broker has
+said that there is another agent, this agent waits until the broker says that the other one has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RETRY_S: Final = 2.0
 
 
 class NodeOwner:
-    """`wait` by one thread, once."""
+    """`wait` is called once, by one thread."""
 
     def __init__(
         self,
@@ -39,7 +39,10 @@ class NodeOwner:
         self._notices: Final = Notices(_log)
 
     def wait(self) -> None:
-        """Return when no other agent has the node, when the broker never could say so, or when the agent stops."""
+        """Wait until no other agent has the node, or the agent stops.
+
+        Also return if the broker does not answer and has not said before that there is another agent.
+        """
         while not self._stopping.is_set():
             node_id = self._node_id()
             if node_id is not None and self._is_free(node_id):

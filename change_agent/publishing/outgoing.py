@@ -30,7 +30,7 @@ __all__ = [
     "size_of",
 ]
 
-# Bytes of an event beside its keys, estimated.
+# Estimated bytes of an event without its keys.
 _EVENT_BYTES = 64
 
 
@@ -46,9 +46,9 @@ class MessageHeader(NamedTuple):
 
 
 class Outgoing:
-    """Events of one table and one segment: how many, the log entry that waits for them, their estimated bytes in messages.
+    """`count` events of one table and one segment. `size`: their estimated bytes in messages.
 
-    `entry` is None when no log entry waits for them: they were read from the file of held events.
+    `entry` is the log entry that waits for their acknowledgement; None if they were read from the file of held events.
     """
 
     __slots__ = ("count", "entry", "header", "size")
@@ -73,7 +73,10 @@ class OutgoingEvent(Outgoing):
 
 @final
 class OutgoingRun(Outgoing):
-    """Events that the native core has encoded. `entry` stands for all entries of their batch: it is done when they all are."""
+    """Events that the native core has encoded. `entry` stands for all entries of their batch.
+
+    It is done when all events of the batch are acknowledged.
+    """
 
     __slots__ = ("run",)
 
@@ -82,12 +85,12 @@ class OutgoingRun(Outgoing):
         self.run = run
 
     def split(self, partitions: int) -> list[tuple[int, OutgoingRun]]:
-        """By topic partition."""
+        """Split the events by topic partition."""
         assert self.entry is not None
         return [(index, OutgoingRun(self.header, part, self.entry)) for index, part in self.run.split(partitions)]
 
     def take(self, max_events: int, max_bytes: int, takes_any: bool) -> OutgoingRun:
-        """Take events away from the front: see EncodedRun."""
+        """Remove events from the front, and return them: see EncodedRun."""
         assert self.entry is not None
         taken = OutgoingRun(self.header, self.run.take(max_events, max_bytes, takes_any), self.entry)
         self.count -= taken.count
@@ -102,12 +105,12 @@ def header_of(keys: EventKeys, node_id: UUID, segment_id: int) -> MessageHeader:
 
 
 def event_size(event: MutationEvent) -> int:
-    """About how many bytes of a message an event takes: its key stands there twice, as Avro and as CQL bytes."""
+    """The estimated bytes of an event in a message. The message has its key twice, as Avro and as CQL bytes."""
     return _EVENT_BYTES + 2 * len(event.key)
 
 
 def size_of(events: Sequence[Outgoing]) -> int:
-    """The size of all of them."""
+    """The total size of the events."""
     size = 0
     for event in events:
         size += event.size
@@ -115,7 +118,7 @@ def size_of(events: Sequence[Outgoing]) -> int:
 
 
 def count_of(events: Sequence[Outgoing]) -> int:
-    """How many events they are."""
+    """The total number of events."""
     count = 0
     for event in events:
         count += event.count
@@ -123,7 +126,7 @@ def count_of(events: Sequence[Outgoing]) -> int:
 
 
 def runs_by_table(events: Sequence[Outgoing]) -> list[list[Outgoing]]:
-    """The same events in the same order, cut where the header changes: most often not at all."""
+    """Split the events, in order, where the header changes. Most often there is only one header."""
     runs: list[list[Outgoing]] = []
     run: list[Outgoing] = []
     header: MessageHeader | None = None
@@ -148,23 +151,23 @@ class WaitingEvents:
         self.size = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of events."""
         return self._count
 
     def add(self, event: Outgoing) -> None:
-        """Events behind all others."""
+        """Append events."""
         self._events.append(event)
         self._count += event.count
         self.size += event.size
 
     def put_back(self, events: Sequence[Outgoing]) -> None:
-        """Events that were taken, in front of all others again."""
+        """Put events that were taken in front of all others again."""
         self._events.extendleft(reversed(events))
         self._count += count_of(events)
         self.size += size_of(events)
 
     def take_all(self) -> list[Outgoing]:
-        """All of them, which do not wait any more."""
+        """Remove and return all events."""
         events = list(self._events)
         self._events.clear()
         self._count = 0
@@ -172,13 +175,13 @@ class WaitingEvents:
         return events
 
     def is_encoded(self) -> bool:
-        """Whether the native core has encoded the first ones."""
+        """True when the native core has encoded the first events."""
         return isinstance(self._events[0], OutgoingRun)
 
     def take(self, max_events: int, max_bytes: int) -> list[OutgoingEvent]:
-        """Those at the head that share a segment and a table, as many as a message may carry; at least one of any size.
+        """Take the first events that share a segment and a table, as many as a message may carry, but at least one.
 
-        For those at the head that are not encoded.
+        The first event must not be encoded.
         """
         waiting = self._events
         header = waiting[0].header
@@ -200,7 +203,7 @@ class WaitingEvents:
         return taken
 
     def take_encoded(self, max_events: int, max_bytes: int) -> list[OutgoingRun]:
-        """The same for those at the head that are encoded."""
+        """The same if the first events are encoded."""
         waiting = self._events
         header = waiting[0].header
         taken: list[OutgoingRun] = []

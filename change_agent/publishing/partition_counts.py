@@ -27,7 +27,10 @@ class PartitionCounts:
         self._lock: Final = threading.Lock()
 
     def check(self, topic: str, partitions: int) -> None:
-        """Remember the number at the first call for a topic; raises PartitionsChangedError when it is another one later."""
+        """Store the number at the first call for a topic. Raises PartitionsChangedError if it is another one later.
+
+        Raises PublishError if the file cannot be read or written.
+        """
         with self._lock:
             known = self._read()
             before = known.get(topic)
@@ -46,7 +49,7 @@ class PartitionCounts:
         )
 
     def known(self, topic: str) -> int | None:
-        """How many partitions the topic had; None when it was never published to. Raises PublishError."""
+        """How many partitions the topic had; None when this agent has never published to it. Raises PublishError."""
         with self._lock:
             return self._read().get(topic)
 

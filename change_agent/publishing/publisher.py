@@ -50,45 +50,49 @@ from schemas.topics import events_topic
 __all__ = ["MutationPublisher", "Producers"]
 
 _log: Final = logging.getLogger(__name__)
-# Taken from the inbox before messages are packed; enough to fill them, little enough to keep acknowledgements moving.
+# How many inbox messages are handled before events are packed: enough to fill messages, few enough not to delay
+# sending.
 _DRAIN: Final = 64
 _OPENING: Final = Backoff(0.2, 5)
 _SILENT: Final = Backoff(2, 10)
-# Limits how often a producer is made that can connect but not send.
+# Limits how often producers that can connect but not send are replaced.
 _REOPENING: Final = Backoff(0.1, 10)
-# The client's own way back to a broker slows down to a try a minute; after so long without one, a new producer is
+# The client's own reconnection backs off to one try a minute. After this time without a connection, a new producer is
 # quicker.
 _CUT_OFF_S: Final = 3.0
 _TURN_S: Final = 1.0
-# Between two checks of the topics.
+# The pause between two checks of the topics.
 _CHECK_S: Final = 60.0
 _CHECK_AGAIN_S: Final = 5.0
 
 
 class Producers(Protocol):
-    """Opens producers; both block until the topic can be used, or raise PublishError."""
+    """Opens and checks topics. `open` and `open_partition` block until the topic can be used, or raise PublishError."""
 
     def open(self, topic: str) -> list[EventProducer]:
-        """Producers of all partitions, in order."""
+        """Return producers of all partitions, in order."""
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
-        """A new producer of one partition."""
+        """Return a new producer of one partition."""
 
     def check(self, topic: str, place: Place | None) -> None:
-        """Raise PublishError when the open topic is not what it was. `place`: EventProducers.check."""
+        """Raise PublishError when the open topic was changed or deleted. `place`: see EventProducers.check."""
 
     def check_unopened(self, topic: str) -> None:
-        """Raise PublishError when a topic that an earlier agent has used is not what it was."""
+        """Raise PublishError when a topic that an earlier agent has used was changed or deleted."""
 
     def end_checks(self) -> None:
-        """All open topics were checked."""
+        """Note that all topics were checked."""
 
     def hazards(self, topic: str) -> tuple[str, ...]:
-        """Policies of Pulsar that would drop unread events of the topic; never waits."""
+        """Policies of Pulsar that would delete unread events of the topic; never waits."""
 
 
 class MutationPublisher(Stage):
-    """`publish` is for the reader's thread; `start` and `stop` for the owner's. Order per lane is kept, always."""
+    """`publish` is called by the reader's thread, `start` and `stop` by the owner's.
+
+    The order of events in a lane is always kept.
+    """
 
     def __init__(
         self,
@@ -104,9 +108,10 @@ class MutationPublisher(Stage):
         tables: Callable[[], Collection[tuple[str, str]]] = tuple,
         on_damage: Callable[[str, str], None] = lambda table, reason: None,
     ) -> None:
-        """Both calls are on the publisher's thread. `tables` are those (keyspace, table) that may have events now.
+        """`tables` returns the tables (keyspace, table) that may have events now.
 
-        `on_damage` gets `keyspace.table` and a reason when held events of it are lost.
+        `on_damage` is called with `keyspace.table` and a reason when held events of the table are lost. The publisher's
+        thread calls both.
         """
         super().__init__("publisher")
         self._producers: Final = producers
@@ -116,23 +121,24 @@ class MutationPublisher(Stage):
         self._packing: Final = packing
         self._held_directory: Final = held_directory
         self._hold_limits: Final = hold_limits
-        # Separate, so that events from the disk take no room from events that are read.
+        # Events from the disk have their own room, so that they take none from new events.
         self._held_room: Final = InflightPositions(max_events=hold_limits.events, max_bytes=hold_limits.bytes)
         self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
         self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
         # Topics with something to do; a dict keeps their order.
         self._ready: Final[dict[str, TopicQueue]] = {}
         self._next_turn = 0.0
-        # Topics of quiet tables that were opened since any topic could be used.
+        # How many topics of tables without events were opened since a topic could last be used.
         self._tried_quiet = 0
         self._check_at = time.monotonic() + check_s
         self._check_s: Final = check_s
         self._checking: threading.Thread | None = None
-        # Replaced as a whole, for other threads: by `keyspace.table`.
+        # By `keyspace.table`. Replaced as a whole, because other threads read it.
         self.statuses: Mapping[str, TopicStatus] = {}
-        # Of tables that have had no event since the agent's start; in place of those of their topics.
+        # Checkpoints of tables that have had no event since the agent's start. Other tables have theirs in their
+        # TopicQueue.
         self._quiet: Final[dict[tuple[str, str], Checkpoint]] = {}
-        # The tables that the node has, by the newest moment, and those of them whose topics were checked since the start.
+        # The tables that the node has as of the newest moment; and the tables whose unopened topics were checked.
         self._present: frozenset[tuple[str, str]] = frozenset()
         self._checked: frozenset[tuple[str, str]] = frozenset()
         self._on_moment: Callable[[], None] = lambda: None
@@ -140,13 +146,13 @@ class MutationPublisher(Stage):
         self._on_damage: Final = on_damage
 
     def publish(self, events: Sequence[Outgoing]) -> None:
-        """Send these behind all others. Room was taken for them, and their entries are tracked."""
+        """Send these events after all others. Room must be taken for them, and their entries must be tracked."""
         self._inbox.put(Batch(events))
 
     def note_moment(
         self, time_ms: int, tables: frozenset[tuple[str, str]], present: frozenset[tuple[str, str]] = frozenset()
     ) -> None:
-        """`publish` got all events of the writes that the node acknowledged before this time (ms since the epoch); see Moment."""
+        """Note that `publish` got all events of writes that the node acknowledged before this time: see Moment."""
         self._inbox.put(Moment(time_ms, tables, present))
 
     def on_moment(self, call: Callable[[], None]) -> None:
@@ -154,7 +160,7 @@ class MutationPublisher(Stage):
         self._on_moment = call
 
     def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
-        """Until when the broker has everything of a table; None while that is not known. For any thread."""
+        """The checkpoint up to which the broker has a table's events; None while it is not known. For any thread."""
         topic = self._topics.get((keyspace, table))
         found = None if topic is None else topic.checkpoint
         return found or self._quiet.get((keyspace, table))
@@ -169,9 +175,9 @@ class MutationPublisher(Stage):
         self._inbox.put(Stop())
 
     def run(self) -> None:
-        """Send, until the stop. What is not acknowledged by then is read again by the next start."""
+        """Send events until the stop. Events that are not acknowledged by then are read again by the next start."""
         for path in sorted(self._held_directory.rglob(f"*{HELD_SUFFIX}")):
-            # Held by an earlier process; the name of a table has no dot.
+            # An earlier process has held these events. The name of a table has no dot.
             keyspace, _, table = unquote(path.name.removesuffix(HELD_SUFFIX)).partition(".")
             self._topic(keyspace, table)
         while self._handle_some():
@@ -184,7 +190,7 @@ class MutationPublisher(Stage):
             self._serve_topics()
 
     def _handle_some(self) -> bool:
-        """Handle what is in the inbox, waiting a little for the first; False at the end."""
+        """Handle messages of the inbox. Waits up to `_TURN_S` for the first one. False when the publisher stops."""
         try:
             message = self._inbox.get(timeout=_TURN_S)
         except Empty:
@@ -244,7 +250,7 @@ class MutationPublisher(Stage):
 
     def _take_loss(self, loss: Lost) -> None:
         if (loss.keyspace, loss.table) in self._topics:
-            # It was opened meanwhile, which has told the loss.
+            # The topic was opened meanwhile, and opening it has reported the loss.
             return
         topic = self._topic(loss.keyspace, loss.table)
         topic.note_problem(loss.reason)
@@ -253,7 +259,7 @@ class MutationPublisher(Stage):
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
         topic = self._topics.get((keyspace, table))
         if topic is None:
-            # Cassandra allows letters, digits and _; whatever the log says, the file stays in its folder.
+            # Cassandra allows only letters, digits and _. Quoting makes sure that no name leads out of the folder.
             file_name = quote(f"{keyspace}.{table}{HELD_SUFFIX}", safe="")
             name = events_topic(keyspace, table, self._topic_prefix)
             metrics = self._metrics.table(f"{keyspace}.{table}")
@@ -311,7 +317,7 @@ class MutationPublisher(Stage):
                     self._reopen(topic, lane)
             if topic.is_held and topic.is_silent():
                 self._hold_again(topic)
-            # Room on disk or in flight may have come back.
+            # There may be room again, on disk or in flight.
             self._ready[topic.name] = topic
         reading_waits = self._positions.waits_for_room
         for topic in self._hold_limits.topics_to_hold(topics, reading_waits=reading_waits):
@@ -322,11 +328,11 @@ class MutationPublisher(Stage):
         self._check_topics(now)
 
     def _try_quiet(self, topics: Sequence[TopicQueue], *, reading_waits: bool) -> None:
-        """Open the topic of a table without events, if it is to show that the broker works."""
+        """Open the topic of a table without events if no topic can be used, to find out if the broker works."""
         if any(topic.is_usable() for topic in topics):
             self._tried_quiet = 0
         elif self._hold_limits.wants_another(topics, reading_waits=reading_waits, tried=self._tried_quiet):
-            # Its events may be behind those that reading waits for.
+            # The next events in the log may be of this table, but reading waits for room.
             for quiet in sorted(set(self._tables()) - self._topics.keys())[:1]:
                 self._tried_quiet += 1
                 self._topic(*quiet)
@@ -344,14 +350,15 @@ class MutationPublisher(Stage):
         self._metrics.held_full = int(is_full)
 
     def _check_topics(self, now: float) -> None:
-        """A topic may be changed or deleted, also one of a table without an event since the start."""
+        """Start a check if topics were changed or deleted, also topics of tables without an event since the start."""
         if self._checking is not None and not self._checking.is_alive():
             self._checking = None
         if now < self._check_at or self._checking is not None:
             return
         self._check_at = now + self._check_s
         place = self._positions.acknowledged_place
-        # Also those without a connection: while there is nothing to send, nobody replaces a producer that does not connect again.
+        # Topics without a connection are checked, too: a producer that does not reconnect is not replaced while there
+        # is nothing to send.
         opened = [
             (topic, None if topic.held_bytes or topic.is_held else place)
             for topic in self._topics.values()
@@ -374,7 +381,7 @@ class MutationPublisher(Stage):
         self._checking.start()
 
     def _check_unopened(self, tables: frozenset[tuple[str, str]]) -> None:
-        """On the thread of a check."""
+        """Check topics that are not open. Runs on the thread of a check."""
         is_answered = True
         for keyspace, table in sorted(tables):
             try:
@@ -388,7 +395,7 @@ class MutationPublisher(Stage):
             self._inbox.put(Checked(tables, is_answered))
 
     def _hold_again(self, topic: TopicQueue) -> None:
-        """The topic was opened and does not acknowledge. Open it again, and send again what was not acknowledged."""
+        """Open a held topic again that does not acknowledge messages. Unacknowledged messages are sent again."""
         topic.note_silence()
         topic.hold()
         self._open(topic, _SILENT.pause_s(topic.silences))
@@ -398,7 +405,7 @@ class MutationPublisher(Stage):
         if not topic.is_held:
             self._hold(topic)
         elif any(lane.is_open for lane in topic.lanes):
-            # Its file is being sent. Without an open lane it is being opened already.
+            # The topic's file is being sent. Without an open lane, the topic is already being opened.
             topic.hold()
             self._open(topic)
 
@@ -443,7 +450,7 @@ class MutationPublisher(Stage):
         threading.Thread(target=run, name="open", daemon=True).start()
 
     def _try_until_done(self, topic: TopicQueue, task: Callable[[], None]) -> int | None:
-        """How often the task failed before; None when the publisher stops first."""
+        """Run the task until it succeeds. Return how often it failed; None when the publisher stops first."""
         failures = 0
         while not self.stopping.is_set():
             try:

@@ -48,7 +48,7 @@ class Opened(NamedTuple):
 
 
 class Reopened(NamedTuple):
-    """A new producer for a lane, unless the lane's generation is another one by now."""
+    """A new producer for a lane. It is not used if the lane's generation is another one by now."""
 
     topic: TopicQueue
     lane: TopicLane
@@ -71,7 +71,10 @@ class Changed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The topic of a table that has had no event since the start was lost. Opening it reports that, and makes it again."""
+    """The topic of a table without an event since the start was lost.
+
+    Opening it reports the loss and creates it again.
+    """
 
     keyspace: str
     table: str
@@ -79,7 +82,10 @@ class Lost(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The topics of these tables (keyspace, table), which are not open, were checked. `is_answered` False: not all of them."""
+    """The unopened topics of these tables (keyspace, table) were checked.
+
+    `is_answered` is False if some of them could not be checked.
+    """
 
     tables: frozenset[tuple[str, str]]
     is_answered: bool

@@ -1,14 +1,14 @@
-"""TopicChecks: the state of each events topic when it was last found complete, and from where events are lost if it is
-not.
+"""TopicChecks: the state of each events topic when it was last found complete, and the place in the log from which on
+events may be lost if it is not.
 
     topic-looks.json => {"<topic>": Entry}
       Entry => {"subscription": text, "mark": text | null, "lost": text | null, "looks": [Look]}
         Look => {"ends": [[ledger, entry], ...], "place": Place | null}
       Place => [segment id, position, time in milliseconds]
 
-A check stores where each topic partition ended, and what of the commit log was acknowledged just before. When the
-subscription has consumed up to these ends, the topic is no longer needed for what was acknowledged before, and
-earlier checks are forgotten. So events that nobody consumed count as lost, too. No two clocks are compared.
+A check stores where each topic partition ended, and the place up to which the commit log was acknowledged just before.
+When the subscription has consumed up to these ends, all events before this place are consumed, and earlier checks are
+removed. So all events that were not consumed count as lost. No times of different clocks are compared.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from schemas.topics import DEFAULT_SUBSCRIPTION
 __all__ = ["LostTopic", "TopicChecks", "TopicState"]
 
 _log: Final = logging.getLogger(__name__)
-# A subscription without a mark gets one then: the agent that has made its topic has had time to set its own.
+# A subscription gets a mark if it has none after this time. The agent that has created the topic marks it earlier.
 _UNMARKED_S: Final = 60.0
-# Checks that are kept while nothing is consumed; of more, every second one.
+# The largest number of checks that are kept while nothing is consumed. When there are more, every second one is
+# dropped.
 _MOST_CHECKS: Final = 120
 
 LedgerPosition = tuple[int, int]
@@ -43,9 +44,9 @@ LedgerPosition = tuple[int, int]
 class TopicState:
     """An events topic that exists with its subscription in every partition.
 
-    `mark` names this subscription: one that was removed and made again has another, or none. `ends` are the last entries of
-    the partitions, `consumed` how far the subscription is in each; empty where the broker does not answer that. `is_drained`:
-    nothing waits for the subscription.
+    `mark` identifies this subscription: a subscription that was deleted and created again has another mark, or none.
+    `ends` are the last entries of the partitions, and `consumed` are the positions up to which the subscription has
+    consumed them; both are empty if the broker does not return them. `is_drained`: the subscription has no backlog.
     """
 
     partitions: int
@@ -57,7 +58,10 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTopic:
-    """Events behind `since` (None: any) that were acknowledged before the call may be lost; `on_reported` is called when that is published."""
+    """A topic that was lost. Its events after `since` (None: all) that were acknowledged so far may be lost.
+
+    `on_reported` is called when the loss is published.
+    """
 
     topic: str
     reason: str
@@ -80,7 +84,10 @@ class _Entry:
 
 
 class TopicChecks:
-    """The file of a working directory; may be used by several threads. `subscription` is that of the events topics now."""
+    """Owns the file in a working directory. May be used by several threads.
+
+    `subscription` is the present subscription of the events topics.
+    """
 
     def __init__(
         self,
@@ -94,22 +101,22 @@ class TopicChecks:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._entries: Final = self._read()
-        # The file's content until the loss is published.
+        # Entries of lost topics from before the loss. The file has them until the loss is published.
         self._unreported: Final[dict[str, _Entry]] = {}
 
     def knows(self, topic: str) -> bool:
-        """Whether the topic was found whole before."""
+        """True if the topic was found complete before."""
         with self._lock:
             return topic in self._entries
 
     def former_subscription(self, topic: str) -> str | None:
-        """The topic's subscription when it was last found whole, if eventsSubscriptionName had another value then."""
+        """The topic's subscription when it was last found complete; None if eventsSubscriptionName is the same now."""
         with self._lock:
             entry = self._entries.get(topic)
             return None if entry is None or entry.subscription == self._subscription else entry.subscription
 
     def compare(self, topic: str, found: TopicState) -> None:
-        """Raises TopicLostError when this is not the subscription of the last check, or the topic was lost since."""
+        """Raise TopicLostError when `found` has another subscription than the last check, or a loss was noted since."""
         with self._lock:
             entry = self._entries.get(topic)
         if entry is None:
@@ -122,20 +129,23 @@ class TopicChecks:
             )
 
     def wants_mark(self, topic: str) -> bool:
-        """Whether its subscription is known for a minute, and has no mark."""
+        """True if the topic's subscription has been known for `_UNMARKED_S`, and has no mark."""
         with self._lock:
             entry = self._entries.get(topic)
             return entry is not None and entry.mark is None and self._clock() >= entry.since + _UNMARKED_S
 
     def note_lost(self, topic: str, reason: str) -> None:
-        """Events of it were lost, whatever is found next."""
+        """Note that the topic was lost: `compare` raises from now on, until `renew`."""
         with self._lock:
             entry = self._entries.get(topic)
             if entry is not None:
                 entry.lost = reason
 
     def note(self, topic: str, found: TopicState, place: Place | None) -> None:
-        """It was found whole; `place` is from before the check, or None while events of it wait on disk."""
+        """Note that the topic was found complete.
+
+        `place`: up to where the log was acknowledged before the check; None while events of the topic wait on disk.
+        """
         with self._lock:
             entry = self._entries.setdefault(topic, _Entry(self._subscription, found.mark, since=self._clock()))
             self._note_subscription(topic, entry, found)
@@ -165,7 +175,10 @@ class TopicChecks:
         entry.subscription, entry.mark, entry.since = self._subscription, found.mark, self._clock()
 
     def renew(self, topic: str, found: TopicState) -> Place | None:
-        """It was lost, and was made again: where in the log what may be lost begins. Until `note_reported` the file says so."""
+        """Note that a lost topic was created again. Return the place in the log after which events may be lost.
+
+        The file keeps the old entry until `note_reported`.
+        """
         with self._lock:
             entry = self._entries[topic]
             self._unreported.setdefault(topic, entry)
@@ -176,19 +189,19 @@ class TopicChecks:
             return place
 
     def note_reported(self, topic: str) -> None:
-        """The loss is known to those who have to know."""
+        """Note that the loss is published."""
         with self._lock:
             self._unreported.pop(topic, None)
         self.save()
 
     def save(self) -> None:
-        """Write the file; a loss that a crash hides is found again by the marks."""
+        """Write the file. A loss that was not written before a crash is found again by the marks."""
         with self._lock:
             entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._unreported).items())}
             try:
                 replace_private(self.path, json.dumps(entries, indent=1).encode())
             except OSError:
-                # The same full disk stops the positions, which is reported.
+                # If the disk is full, positions cannot be stored either, and that is reported.
                 return
 
     def _read(self) -> dict[str, _Entry]:
@@ -196,7 +209,7 @@ class TopicChecks:
             loaded = json.loads(self.path.read_text(encoding="utf-8"))
             return {str(topic): _of_json(entry, self._subscription) for topic, entry in loaded.items()}
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
-            # Known again at the next check.
+            # The next check of each topic creates its entry again.
             return {}
 
 
@@ -214,7 +227,7 @@ def _as_json(entry: _Entry) -> dict[str, object]:
 
 
 def _of_json(entry: dict[str, Any], subscription: str) -> _Entry:
-    """Files of earlier versions do not name the subscription: it is taken for this one."""
+    """Return an entry of the file. Files of earlier versions have no subscription; then `subscription` is used."""
     checks = [
         _Check(
             tuple((int(ledger), int(end)) for ledger, end in check["ends"]),

@@ -1,4 +1,4 @@
-"""TopicFiles: what of one topic is on disk: events that are held, and events that are larger than the broker takes."""
+"""TopicFiles: the events of one topic that are on disk: held events, and events that are too large for the broker."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from schemas.mutation_event import MutationEvents, encode_events
 __all__ = ["TopicFiles"]
 
 _log: Final = logging.getLogger(__name__)
-# After the disk refused a write.
+# The pause after the disk has refused a write.
 _PAUSE_S: Final = 0.5
 
 
 class TopicFiles:
     """Owned by the publisher's thread. `held` is read through :meth:`read_next`, which reports damage.
 
-    Too large events of an earlier process are behind the held ones again: the broker may take more by now.
+    Too large events of an earlier process are appended to the held events: the broker may accept larger events now.
     """
 
     def __init__(
         self, topic: str, directory: Path, name: str, metrics: TableMetrics, on_damage: Callable[[str], None]
     ) -> None:
-        """`on_damage` gets a reason when events turn out to be lost; they are not found again after a restart."""
+        """`on_damage` is called with a reason when events are found damaged. A restart may not find them again."""
         self._topic: Final = topic
         self._on_damage: Final = on_damage
         self._metrics: Final = metrics
@@ -48,11 +48,11 @@ class TopicFiles:
         return self._append(self.held, payloads)
 
     def keep_too_large(self, payload: bytes) -> bool:
-        """The same for the message of an event that is too large."""
+        """Store the message of an event that is too large; returns the same as `hold`."""
         return self._append(self.too_large, [payload])
 
     def read_next(self) -> MutationEvents | None:
-        """The next message that is held and can be read; None at the end."""
+        """Return the next held message that can be read; None at the end."""
         message = self.held.read_next()
         self._report_damage(self.held)
         return message

@@ -1,4 +1,4 @@
-"""TopicLane: the events of one topic partition, in order: those that wait, and the messages that are not acknowledged."""
+"""TopicLane: the unacknowledged events of one topic partition, in order: those that wait, and those in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TopicLane"]
 
 # With fewer unacknowledged messages, events are sent at once. With more, they wait until a message is full.
 _EAGER_MESSAGES: Final = 2
-# Unacknowledged full messages: well below the number at which the client blocks.
+# The largest number of unacknowledged messages, well below the number at which the client blocks.
 _MAX_MESSAGES: Final = 256
 
 
@@ -24,8 +24,8 @@ _MAX_MESSAGES: Final = 256
 class TopicLane:
     """Owned by the publisher's thread. A producer that fails is replaced; the next one sends all messages again.
 
-    A message that is larger than the broker takes is halved. What cannot be halved is in `too_large` until the topic
-    has stored it.
+    A message that is larger than the broker accepts is halved. If it has only one event, it is in `too_large` until the
+    topic has stored it.
     """
 
     def __init__(self, packing: Packing, on_result: Callable[[TopicLane, int, str | None], None]) -> None:
@@ -33,33 +33,34 @@ class TopicLane:
         self._on_result: Final = on_result
         self._producer: EventProducer | None = None
         self.generation = 0
-        """How many producers were given up. Results of earlier ones say nothing."""
+        """How many producers were given up. Results of earlier producers are ignored."""
         self.waiting: Final = WaitingEvents()
         self._messages: Final[deque[Message]] = deque()
-        # When each of them was sent for the first time. It is shorter when the last ones were not sent yet.
+        # When each message was sent for the first time. Shorter than `_messages` if the last ones were not sent yet.
         self._sent_at: Final[deque[float]] = deque()
         self.too_large: Final[deque[Message]] = deque()
-        # Of all messages.
+        # Totals of all messages, also of those in `too_large`.
         self._events_packed = 0
         self._bytes_packed = 0
-        # When the last message was acknowledged, or was sent while there was no other.
+        # When a message was last acknowledged, or was sent while no other was unacknowledged.
         self._moved_at = 0.0
         # When the producer was last seen to have a connection.
         self._connected_at = 0.0
-        # Producers that were given up since a message was acknowledged.
+        # How many producers were given up since the last acknowledgement.
         self.failures = 0
-        # Events that the broker has, and the position of the last message with such events; unknown where the broker gave none.
+        # How many events the broker has, and the position of its last message; unknown if the broker returned no
+        # position.
         self.acknowledged = 0
         self.last_position = UNKNOWN_POSITION
 
     @property
     def events(self) -> int:
-        """How many are not acknowledged."""
+        """The number of unacknowledged events."""
         return len(self.waiting) + self._events_packed
 
     @property
     def bytes(self) -> int:
-        """The room that they take."""
+        """The room that the unacknowledged events take."""
         return self.waiting.size + self._bytes_packed
 
     @property
@@ -69,7 +70,7 @@ class TopicLane:
 
     @property
     def is_usable(self) -> bool:
-        """True while messages can get through."""
+        """True while the producer has a connection."""
         return self._producer is not None and self._producer.is_connected()
 
     def open(self, producer: EventProducer) -> None:
@@ -85,7 +86,7 @@ class TopicLane:
             self._send(message, first_sent_at)
 
     def send_ready(self) -> int:
-        """Send what need not wait any longer; the number of messages that were sent."""
+        """Send the events that need not wait any longer. Return the number of messages that were sent."""
         count = 0
         while self._producer is not None and self.waiting and len(self._messages) < self._room():
             message = self._pack()
@@ -101,10 +102,10 @@ class TopicLane:
         return _MAX_MESSAGES if is_full else _EAGER_MESSAGES
 
     def take_result(self, generation: int, error: str | None) -> Message | None:
-        """The result of the oldest message: the message when it was acknowledged; None when it must be sent again.
+        """Take the result of the oldest message. Return the message if it was acknowledged, None if not.
 
-        The client gives results in order. After a failure all messages are sent again, in order, so later results of
-        the same producer are ignored.
+        The client returns results in order. After a failure all messages are sent again, in order, so later results of
+        the same producer are ignored; None is returned for them.
         """
         if generation != self.generation:
             return None
@@ -118,7 +119,7 @@ class TopicLane:
         self._forget(message)
         self.acknowledged += message.events
         if self._producer is not None:
-            # Of this message, or of one behind it.
+            # The position of this message, or of a later one.
             position = self._producer.last_position
             is_known = position != UNKNOWN_POSITION
             self.last_position = max(self.last_position, position) if is_known else UNKNOWN_POSITION
@@ -126,7 +127,7 @@ class TopicLane:
 
     @property
     def handed_over(self) -> int:
-        """The value of `acknowledged` when the broker has all events that were added so far."""
+        """The value that `acknowledged` will have when the broker has all events that were added so far."""
         return self.acknowledged + self.events
 
     def unanswered_for(self) -> float:
@@ -134,9 +135,9 @@ class TopicLane:
         return time.monotonic() - self._sent_at[0] if self._sent_at else 0.0
 
     def is_cut_off(self, seconds: float, *, is_needed: bool) -> bool:
-        """True when the producer has no connection, and no message was acknowledged for so long although some were sent.
+        """True when the producer has no connection, and none of the sent messages was acknowledged for `seconds`.
 
-        If the lane `is_needed`: also when nothing was sent, and there was no connection for so long.
+        If the lane `is_needed`, also when no message was sent, and there was no connection for `seconds`.
         """
         if self._producer is None:
             return False
@@ -149,7 +150,7 @@ class TopicLane:
         return is_needed and now - self._connected_at >= seconds
 
     def give_up(self) -> None:
-        """Close this producer. The next one sends what is not acknowledged."""
+        """Close the producer. The next one sends the unacknowledged messages."""
         self.generation += 1
         self.failures += 1
         producer, self._producer = self._producer, None
@@ -157,27 +158,30 @@ class TopicLane:
             producer.close()
 
     def stop(self) -> None:
-        """Give up the producer, because the topic cannot be used. What is not acknowledged counts as not sent."""
+        """Give up the producer, because the topic cannot be used. Unacknowledged messages count as not sent."""
         self.give_up()
         self.failures = 0
         self.last_position = UNKNOWN_POSITION
         self._sent_at.clear()
 
     def pack_all(self) -> Sequence[Message]:
-        """Everything that is not acknowledged, in order, as messages. They stay here until :meth:`clear`. For a stopped lane."""
+        """Return all unacknowledged events, in order, as messages. They stay in the lane until :meth:`clear`.
+
+        The lane must be stopped.
+        """
         while self.waiting:
             self._messages.append(self._pack())
         return [*self.too_large, *self._messages]
 
     def clear(self) -> None:
-        """All events are stored elsewhere."""
+        """Remove all events, because they are stored elsewhere."""
         self.waiting.take_all()
         for messages in (self.too_large, self._messages):
             while messages:
                 self._forget(messages.popleft())
 
     def take_too_large(self) -> Message:
-        """The first message of `too_large`, which is stored elsewhere."""
+        """Remove and return the first message of `too_large`, because it is stored elsewhere."""
         message = self.too_large.popleft()
         self._forget(message)
         return message

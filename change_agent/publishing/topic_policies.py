@@ -15,13 +15,13 @@ __all__ = ["EVENTS", "TopicPolicies"]
 
 _log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 3600.0
-# After a try that failed.
+# The pause after a check that failed.
 _RETRY_S: Final = 600.0
 EVENTS: Final = Audience(messages="events", subscription="the subscription", reader="the connector")
 
 
 class TopicPolicies:
-    """The results of the last check, by topic. `check` is for threads that may wait for Pulsar, the rest for all."""
+    """Keeps the results of the last check of each topic. `check` waits for Pulsar; the other methods never wait."""
 
     def __init__(self, answers: PolicyAnswers, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._answers: Final = answers
@@ -36,7 +36,10 @@ class TopicPolicies:
         return self._hazards.get(topic, ())
 
     def check(self, topic: str) -> None:
-        """Ask, where that was not done within the hour; an error for each new hazard. That it cannot be asked is said once."""
+        """Check the topic's policies, at most once an hour, and log an error for each new hazard.
+
+        A failed check is logged only once for all topics, and is repeated after `_RETRY_S`.
+        """
         now = self._clock()
         with self._lock:
             if now - self._checked_at.get(topic, -_INTERVAL_S) < _INTERVAL_S:
@@ -60,6 +63,6 @@ class TopicPolicies:
         self._hazards[topic] = found
 
     def forget(self, topic: str) -> None:
-        """Ask again at the next `check`: the topic is opened."""
+        """Let the next `check` read the policies again, because the topic is being opened."""
         with self._lock:
             self._checked_at.pop(topic, None)

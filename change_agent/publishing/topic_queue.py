@@ -36,21 +36,21 @@ from schemas.progress_record import Checkpoint
 __all__ = ["TopicQueue", "TopicState"]
 
 _log: Final = logging.getLogger(__name__)
-# Moments that wait for acknowledgements. When there are more, the last but one is left out.
+# The largest number of moments that wait for acknowledgements. When there are more, the last but one is dropped.
 _MOST_MOMENTS: Final = 64
-# Messages that are written to disk at once.
+# How many messages are written to disk at once.
 _STORED_TOGETHER: Final = 64
 
 
 class TopicState(Enum):
-    """Where the events of a topic are. In each state new events go behind the others of their partition."""
+    """Where the events of a topic are. In each state new events go after the others of their partition."""
 
     OPENING = "opening"
     """In the backlog: the number of partitions is not known yet."""
     OPEN = "open"
     """In the lanes."""
     HELD = "held"
-    """In the file; new events go to the backlog, and from there to the file. The lanes have what was read from the file."""
+    """In the file; new events go to the backlog, and from there to the file. The lanes have events from the file."""
     BLOCKED = "blocked"
     """In the lanes, which have no producers, or in the backlog. The disk has not taken them yet."""
 
@@ -70,7 +70,7 @@ class TopicQueue:
     are durable there. When the topic can be used again, the file is sent first, in rounds: one message until the broker
     has acknowledged something, then as many as `held_room` has room for. After a crash in between, it is sent again.
 
-    When the disk is full, events stay where they are, not acknowledged. Reading stops when they have all room.
+    When the disk is full, events stay where they are, not acknowledged. Reading stops when they take all room.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class TopicQueue:
         self.metrics: Final = metrics
         self.state = TopicState.OPENING if files.held.is_read else TopicState.HELD
         self.lanes: Sequence[TopicLane] = ()
-        """One for each partition; none before the topic was open for the first time. Replaced as a whole."""
+        """One for each partition; none before the topic was opened for the first time. Replaced as a whole."""
         self.checkpoint: Checkpoint | None = None
-        """Up to when the broker has all events, for other threads. Replaced as a whole."""
+        """The time up to which the broker has all events. Replaced as a whole, because other threads read it."""
         self.silences = 0
-        """How often in a row it was open and did not acknowledge, while it was held."""
+        """How often in a row the held topic was opened and did not acknowledge a message."""
         self._files: Final = files
         self._backlog: Final = WaitingEvents()
         self._positions: Final = positions
@@ -104,7 +104,7 @@ class TopicQueue:
         self._unusable_since: float | None = time.monotonic()
         self._usable_since: float | None = None
         self._problem: TopicProblem | None = None
-        # Since the topic was opened; None before the broker acknowledged something.
+        # When the broker last acknowledged a message; None if it has not since the topic was opened.
         self._acknowledged_at: float | None = None
         # Moments that wait for acknowledgements: the time, and the number of events of each lane.
         self._moments: Final[deque[tuple[int, list[tuple[TopicLane, int]]]]] = deque()
@@ -131,7 +131,7 @@ class TopicQueue:
 
     @property
     def bytes(self) -> int:
-        """The room that they take."""
+        """The room that the events in memory take."""
         return self._backlog.size + sum(lane.bytes for lane in self.lanes)
 
     @property
@@ -139,7 +139,7 @@ class TopicQueue:
         return sum(lane.events for lane in self.lanes)
 
     def status(self, hazards: tuple[str, ...] = ()) -> TopicStatus:
-        """How it stands now."""
+        """The topic's present status."""
         problem = self._problem
         return TopicStatus(
             topic=self.name,
@@ -173,11 +173,11 @@ class TopicQueue:
         return self._files.too_large.size > 0 or any(lane.too_large for lane in self.lanes)
 
     def note_moment(self, time_ms: int) -> None:
-        """All events of the writes that the node acknowledged before this time (ms since the epoch) were added."""
+        """Note that all events of writes that the node acknowledged before `time_ms` (since the epoch) were added."""
         if self.metrics.damaged_bytes or self._has_too_large or self.is_held:
             self._moments.clear()
         elif self.events == 0 or self.lanes:
-            # Events in the backlog are in no lane: a later moment counts them.
+            # Without lanes, the events in the backlog cannot be counted by lane: a later moment counts them.
             self._moments.append((time_ms, [(lane, lane.handed_over) for lane in self.lanes]))
             if len(self._moments) > _MOST_MOMENTS:
                 del self._moments[-2]
@@ -185,7 +185,7 @@ class TopicQueue:
 
     def _pass_moments(self) -> None:
         if self._moments and self._has_too_large:
-            # The moments' counts include it: a later event that is acknowledged would be taken for it.
+            # The counts of the moments include the too large event: a later acknowledged event would be counted for it.
             self._moments.clear()
         passed = None
         while self._moments and all(lane.acknowledged >= count for lane, count in self._moments[0][1]):
@@ -194,7 +194,7 @@ class TopicQueue:
             self.checkpoint = Checkpoint(passed, tuple(lane.last_position for lane in self.lanes))
 
     def note_problem(self, reason: str) -> None:
-        """The topic was refused. A new reason is logged, and every time that the number of attempts has doubled."""
+        """Note that the topic was refused. A new reason is logged, and each doubling of the number of attempts."""
         before = self._problem
         self.metrics.retries += 1
         attempts = 1 if before is None else before.attempts + 1
@@ -203,11 +203,11 @@ class TopicQueue:
             _log.warning("waiting for %s: %s (attempt %d)", self.name, reason, attempts)
 
     def note_silence(self) -> None:
-        """The topic does not acknowledge what was sent."""
+        """Note that the broker does not acknowledge a message of the topic."""
         self.note_problem(f"the broker took a message and did not acknowledge it within {self._answer_s:g} s")
 
     def is_usable(self) -> bool:
-        """True when every partition has a connection, and acknowledges in time."""
+        """True when every partition has a connection, and its messages are acknowledged in time."""
         return self._is_connected() and not self.is_silent()
 
     def _is_connected(self) -> bool:
@@ -239,11 +239,11 @@ class TopicQueue:
         return time.monotonic() - self._usable_since
 
     def acknowledged_since(self, time_s: float) -> bool:
-        """Whether the broker acknowledged something of it since then (monotonic seconds)."""
+        """True if the broker acknowledged a message of the topic since then (monotonic seconds)."""
         return self._acknowledged_at is not None and self._acknowledged_at >= time_s
 
     def add(self, events: Sequence[Outgoing]) -> None:
-        """Events behind all others of their partitions."""
+        """Add events after all others of their partitions."""
         if self.lanes and self.state is not TopicState.HELD:
             self._route(events)
         else:
@@ -272,7 +272,7 @@ class TopicQueue:
         return True
 
     def reopen(self, lane: TopicLane, generation: int, producer: EventProducer) -> None:
-        """A new producer for a lane. It is closed when the lane was stopped meanwhile."""
+        """Use a new producer for a lane. It is closed if the lane was stopped meanwhile."""
         if lane.generation == generation:
             lane.open(producer)
         else:
@@ -286,7 +286,7 @@ class TopicQueue:
         return TopicLane(self._packing, lambda lane, generation, error: self._on_result(self, lane, generation, error))
 
     def send_ready(self) -> int:
-        """Send what can be sent; the number of messages that were sent."""
+        """Send the events that can be sent. Return the number of messages that were sent."""
         if self.state is TopicState.HELD and self.is_usable():
             self._load()
         count = sum(lane.send_ready() for lane in self.lanes)
@@ -294,7 +294,7 @@ class TopicQueue:
         return count
 
     def take_result(self, lane: TopicLane, generation: int, error: str | None) -> Message | None:
-        """The client's result for the lane's oldest message: the message when it was acknowledged."""
+        """Take the client's result for the lane's oldest message. Return the message if it was acknowledged."""
         message = lane.take_result(generation, error)
         if message is None:
             return None
@@ -317,7 +317,7 @@ class TopicQueue:
             metrics.observe_delay(time.time() - message.writetime_us / 1e6, message.events)
 
     def _settle(self, message: Message) -> None:
-        """The message left its lane, and nothing is left to do for it."""
+        """Finish a message that has left its lane: acknowledge its entries, or give its room for held events back."""
         if message.entries:
             self._positions.acknowledge(message.entries, message.events, message.size)
             return
@@ -326,7 +326,7 @@ class TopicQueue:
             self._files.held.note_done()
 
     def _set_aside(self) -> None:
-        """Keep events on disk that the broker refuses for their size. The events behind them are sent."""
+        """Store events that are larger than the broker accepts on disk. Later events are sent."""
         files = self._files
         for lane in self.lanes:
             while lane.too_large and files.may_write and files.keep_too_large(lane.too_large[0].payload):
@@ -346,7 +346,7 @@ class TopicQueue:
         self._settle(message)
 
     def hold(self) -> None:
-        """Let events go to disk, from now on, until the topic can be used again."""
+        """Let events be stored on disk from now on, until the topic can be used again."""
         self._moments.clear()
         self.silences += self.is_held and self._acknowledged_at is None
         self._acknowledged_at = None
@@ -355,14 +355,14 @@ class TopicQueue:
         if self.state is not TopicState.HELD:
             self.become(TopicState.BLOCKED)
             return
-        # The file has what the lanes have.
+        # The events in the lanes are also in the file.
         for lane in self.lanes:
             self._held_room.give_room_back(lane.events, lane.bytes)
             lane.clear()
         self._files.held.rewind()
 
     def store(self) -> None:
-        """Write to the file, and acknowledge, what must go there."""
+        """Write the events that must go to the file, and acknowledge them."""
         if self._files.may_write:
             if self.state is TopicState.BLOCKED and self._store_lanes():
                 self.become(TopicState.HELD)
@@ -378,7 +378,8 @@ class TopicQueue:
         return True
 
     def _store_backlog(self) -> None:
-        # When all of the file was read, the lanes get the backlog as soon as the last round is acknowledged.
+        # If the whole file is read and the topic can be used, the backlog stays in memory: it goes to the lanes as soon
+        # as the last round is acknowledged.
         while self._backlog and not (self._files.held.is_read and self.is_usable()):
             packed: list[tuple[Message, Sequence[Outgoing]]] = []
             while self._backlog and len(packed) < _STORED_TOGETHER:

@@ -9,7 +9,10 @@ __all__ = ["TopicProblem", "TopicStatus"]
 
 
 class TopicProblem(NamedTuple):
-    """Why a topic was refused last; since when, in seconds of the epoch; how often since it last acknowledged something."""
+    """Why a topic was last refused. `since_s`: the time of the first refusal, in seconds since the epoch.
+
+    `attempts`: the number of refusals. Both count from the last acknowledgement on.
+    """
 
     reason: str
     since_s: float
@@ -18,9 +21,9 @@ class TopicProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus:
-    """How it stands with a topic. `problem` is what it was last refused for, since then in seconds of the epoch.
+    """The state of a topic. `problem`, `problem_since_s` and `attempts` are those of its TopicProblem.
 
-    `hazards` are policies of Pulsar that would drop its unread events.
+    `hazards` are policies of Pulsar that would delete its unread events.
     """
 
     topic: str

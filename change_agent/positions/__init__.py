@@ -1,1 +1,1 @@
-"""How far the log is read: stored, copied, taken up again."""
+"""The positions up to which the log is read and acknowledged: tracked, stored, copied and restored."""

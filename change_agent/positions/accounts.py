@@ -18,7 +18,7 @@ __all__ = ["SegmentAccount", "TrackedEntry", "settle"]
 class TrackedEntry:
     """A commit log entry with events in flight. `outstanding` counts those that are not acknowledged.
 
-    `segment` is None where no segment's position waits for the entry: it was parked, or is published once more.
+    `segment` is None if no segment's position waits for the entry, because it was parked or is published again.
     """
 
     __slots__ = ("outstanding", "position", "segment")
@@ -31,7 +31,7 @@ class TrackedEntry:
 
 @final
 class SegmentAccount:
-    """How far a segment was read, and how far everything before is acknowledged without a gap."""
+    """How far a segment was read, and how far it is acknowledged without a gap."""
 
     __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
 
@@ -49,7 +49,7 @@ class SegmentAccount:
         self.read_position = entry.position
 
     def move(self) -> None:
-        """Move the acknowledged position over what has no event outstanding."""
+        """Move the acknowledged position over entries without outstanding events."""
         entries = self.entries
         while entries and entries[0].outstanding == 0:
             self.acknowledged = entries.popleft().position
@@ -58,7 +58,10 @@ class SegmentAccount:
 
 
 def settle(entries: Iterable[TrackedEntry]) -> set[SegmentKey]:
-    """One event of each is acknowledged (an entry is named once per event); the segments whose positions wait for them."""
+    """Note one acknowledged event for each of `entries`, which has an entry once per event.
+
+    Return the segments whose positions wait for these entries.
+    """
     segments: set[SegmentKey] = set()
     for entry in entries:
         entry.outstanding -= 1

@@ -1,7 +1,7 @@
 """CopyTopic: a Pulsar topic with the newest copy of one node's positions.
 
-A durable subscription keeps the newest message, whatever the namespace's retention is. The previous message is
-acknowledged when the new one is there. The subscription is exclusive, so a second agent for the same node is refused,
+A durable subscription keeps the newest message, with any retention of the namespace. The previous message is
+acknowledged when the new one is stored. The subscription is exclusive, so a second agent for the same node is refused,
 on any machine.
 """
 
@@ -21,7 +21,7 @@ _TIMEOUT_MS: Final = 10_000
 
 
 class CopyTopic:
-    """Used by one thread at a time. The constructor connects; it raises PublishError while that cannot be done."""
+    """Used by one thread at a time. The constructor connects. It raises PublishError if it cannot."""
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
         self._client: Final = client
@@ -47,7 +47,7 @@ class CopyTopic:
             raise PublishError(topic, f"the copy of positions: {error}") from error
 
     def read(self) -> bytes | None:
-        """The newest copy; None when there is none. Before the first store. Raises PublishError."""
+        """Return the newest copy; None when there is none. Call it before the first `store`. Raises PublishError."""
         try:
             message = self._last_message()
         except pulsar.PulsarException as error:
@@ -58,7 +58,10 @@ class CopyTopic:
         return bytes(message.data())
 
     def _last_message(self) -> pulsar.Message | None:
-        """The last message of the topic. A message TTL or a cleared backlog may have taken it from the subscription."""
+        """Return the last message of the topic; None when there is none.
+
+        A reader is used, because a message TTL or a cleared backlog may have removed the message from the subscription.
+        """
         reader = self._client.create_reader(self._topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
         try:
             return reader.read_next(timeout_millis=_TIMEOUT_MS) if reader.has_message_available() else None
@@ -66,7 +69,7 @@ class CopyTopic:
             reader.close()
 
     def store(self, payload: bytes) -> None:
-        """When this returns, the broker has this copy. Raises PublishError."""
+        """Store a copy. When this returns, the broker has it. Raises PublishError."""
         try:
             stored = self._producer.send(payload)
             if self._newest is not None:

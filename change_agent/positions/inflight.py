@@ -1,4 +1,4 @@
-"""InflightPositions: entries that are read and not acknowledged, and how far each segment is done without a gap."""
+"""InflightPositions: entries that are read but not acknowledged, and how far each segment is done without a gap."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["InflightPositions", "Place", "SegmentProgress", "TrackedEntry"]
 class SegmentProgress:
     """`position`: everything before it is acknowledged. `read_to_end`: nothing more will be read of this segment.
 
-    `done` says that both hold for all of it; `keep` that the file must stay although it is done. `fault` is the first
-    thing in it that could not be read.
+    `done`: the segment is read to its end, and all of it is acknowledged. `keep`: the file must stay although the
+    segment is done. `fault` describes the first part of it that could not be read.
     """
 
     position: int
@@ -29,7 +29,10 @@ class SegmentProgress:
 
 
 class Place(NamedTuple):
-    """Everything before it in the commit log was acknowledged; everything that was synced before `until_ms`, too (0: unknown)."""
+    """A place in the commit log up to which everything is acknowledged, or read (`read_place`).
+
+    The same holds for everything that was synced before `until_ms` (0: unknown).
+    """
 
     segment_id: int
     position: int
@@ -51,38 +54,38 @@ class InflightPositions:
         self._events = 0
         self._bytes = 0
         self._waits_for_room = False
-        # Of the last segment that was forgotten.
+        # The last place of the newest segment that was forgotten.
         self._last_place = (0, 0)
-        # Of the positions that were stored when the agent started.
+        # The last place of the positions from which this agent continues.
         self._stored_place = (0, 0)
-        # What `progress` said, until something changes: it is asked several times a second.
+        # The last result of `progress`, which is called several times a second; None after a change.
         self._progress: dict[SegmentKey, SegmentProgress] | None = None
         self._read_until_ms = 0
         self._acknowledged_until_ms = 0
 
     @property
     def events(self) -> int:
-        """Events that are not acknowledged."""
+        """The number of unacknowledged events."""
         return self._events
 
     @property
     def bytes(self) -> int:
-        """Their size, as estimated when room was taken."""
+        """The size of the unacknowledged events, as estimated when room was taken."""
         return self._bytes
 
     @property
     def waits_for_room(self) -> bool:
-        """True while what comes next does not fit beside what is not acknowledged."""
+        """True while the reader's next batch does not fit beside the unacknowledged events."""
         return self._waits_for_room
 
     @property
     def acknowledged_until_ms(self) -> int:
-        """Everything that Cassandra synced before this time (since the epoch) is with the broker; 0 when unknown."""
+        """Everything that Cassandra synced before this time (since the epoch) is acknowledged; 0 when unknown."""
         return self._acknowledged_until_ms
 
     @property
     def acknowledged_place(self) -> Place:
-        """Everything before it is acknowledged, in whatever segment."""
+        """The place in the log before which everything is acknowledged, in all segments."""
         with self._changed:
             unfinished = [
                 (segment_id_of(key), each.acknowledged)
@@ -93,31 +96,31 @@ class InflightPositions:
 
     @property
     def read_place(self) -> Place:
-        """Nothing after it was handed over yet, or it is handed over again."""
+        """The place in the log after which nothing was handed over, apart from events that are handed over again."""
         with self._changed:
             read = [(key, each.read_position) for key, each in self._segments.items()]
             return Place(*max(self._stored_place, self._last_place, *read), self._read_until_ms)
 
     def go_on_from(self, place: tuple[int, int]) -> None:
-        """An earlier agent was done with the log up to this segment id and position."""
+        """Note that an earlier agent was done with the log up to this segment id and position."""
         with self._changed:
             self._stored_place = place
 
     def note_read_until(self, time_ms: int) -> None:
-        """Everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""
+        """Note that everything that Cassandra synced before this time (since the epoch) was read, and is tracked."""
         with self._changed:
             self._read_until_ms = max(self._read_until_ms, time_ms)
             if self._events == 0:
                 self._acknowledged_until_ms = self._read_until_ms
 
     def open(self, segment: SegmentKey, position: int) -> None:
-        """Begin to account for a segment whose entries up to `position` are done."""
+        """Begin to keep account of a segment whose entries up to `position` are done."""
         with self._changed:
             self._progress = None
             self._segments.setdefault(segment, SegmentAccount(position))
 
     def take_room(self, events: int, size: int, timeout_s: float) -> bool:
-        """Wait for room and take it; False when there was none in time. One batch may always travel alone."""
+        """Wait for room and take it; False when there is none in time. A batch alone always has room."""
         with self._changed:
             self._waits_for_room = not self._has_room(events, size)
             if self._waits_for_room and not self._changed.wait_for(lambda: self._has_room(events, size), timeout_s):
@@ -133,14 +136,14 @@ class InflightPositions:
         return self._events + events <= self._max_events and self._bytes + size <= self._max_bytes
 
     def give_room_back(self, events: int, size: int) -> None:
-        """Room that :meth:`take_room` gave is free again."""
+        """Give back room that :meth:`take_room` has taken."""
         with self._changed:
             self._events -= events
             self._bytes -= size
             self._changed.notify_all()
 
     def track(self, entries: Iterable[TrackedEntry]) -> None:
-        """Entries whose events are about to be published, in the order of the log."""
+        """Add entries whose events are about to be published, in the order of the log."""
         with self._changed:
             self._progress = None
             for entry in entries:
@@ -148,7 +151,7 @@ class InflightPositions:
                 self._segments[entry.segment].track(entry)
 
     def advance(self, segment: SegmentKey, position: int) -> None:
-        """Everything up to `position` was read; what is not tracked has no events."""
+        """Note that everything up to `position` was read. Entries that are not tracked have no events."""
         with self._changed:
             self._progress = None
             account = self._segments[segment]
@@ -156,27 +159,27 @@ class InflightPositions:
             account.move()
 
     def finish(self, *segments: SegmentKey) -> None:
-        """Nothing more will be read of these segments."""
+        """Note that nothing more will be read of these segments."""
         with self._changed:
             self._progress = None
             for segment in segments:
                 self._segments[segment].read_to_end = True
 
     def keep(self, segment: SegmentKey) -> None:
-        """The segment's file must stay: something in it could not be published."""
+        """Note that the segment's file must stay, because a part of it could not be published."""
         with self._changed:
             self._progress = None
             self._segments[segment].keep = True
 
     def note_fault(self, segment: SegmentKey, fault: str) -> None:
-        """Something in the segment could not be read; the first fault is remembered."""
+        """Note that a part of the segment could not be read. Only the first fault is kept."""
         with self._changed:
             self._progress = None
             account = self._segments[segment]
             account.fault = account.fault or fault
 
     def acknowledge(self, entries: Iterable[TrackedEntry], events: int, size: int) -> None:
-        """One event of each given entry is with the broker (an entry is named once per event)."""
+        """Note one acknowledged event for each of `entries`, which has an entry once per event, and free their room."""
         with self._changed:
             self._progress = None
             for segment in settle(entries):
@@ -189,7 +192,7 @@ class InflightPositions:
             self._changed.notify_all()
 
     def progress(self) -> Mapping[SegmentKey, SegmentProgress]:
-        """How far each open segment is."""
+        """The progress of each segment that is accounted for."""
         with self._changed:
             if self._progress is None:
                 self._progress = {
@@ -205,7 +208,7 @@ class InflightPositions:
             return self._progress
 
     def forget(self, segment: SegmentKey) -> None:
-        """A segment that is done and stored as done needs no account any more."""
+        """Remove the account of a segment that is done and stored as done."""
         with self._changed:
             self._progress = None
             account = self._segments.pop(segment, None)
@@ -213,6 +216,6 @@ class InflightPositions:
                 self._last_place = max(self._last_place, (segment, account.read_position))
 
     def wait_until_empty(self, timeout_s: float) -> bool:
-        """True when every event was acknowledged in time."""
+        """Wait until every event is acknowledged; False when that takes longer than `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._events == 0, timeout_s)

@@ -1,13 +1,14 @@
-"""OffsetStore: the positions that survive the process. One writer; two generations, each with a checksum.
+"""OffsetStore: stores positions on disk. One writer; two generations, each with a checksum.
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
       Json     => {"format": 1, "generation": n, "segments": {"<key>": {"position": n, "keep": bool}}, "finished": [[first, last], ...]}
 
-Keys are those of SegmentKey. `finished` are runs of them; of a long run only its end is stored. `format` is missing in what the first versions wrote, and 1 then. What is not known of format 1 is passed over.
+Keys are those of SegmentKey. `finished` are runs of keys; only the end of a long run is stored. Files of the first
+versions have no `format`; they have format 1. Unknown fields of format 1 are ignored.
 
-A store writes over the older of the two: temporary file, fsync, rename, fsync of the folder. So a crash at any moment
-leaves at least one whole generation, and a damaged newest one falls back to the one before it.
+`store` replaces the older of the two files: temporary file, fsync, rename, fsync of the folder. So after a crash at any
+moment at least one generation is complete. If the newest is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LAST_POSITION: Final = 2**31 - 1
 
 
 class DamagedPositionsError(CdcError):
-    """Positions were stored and none of the files can be read: going on would publish everything again."""
+    """Positions were stored, but none of the files can be read. To continue would publish everything again."""
 
 
 class WorkingDirInUseError(CdcError):
@@ -62,7 +63,10 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPositions:
-    """Segments that are not finished, and the keys of those that are. `until_ms`: acknowledged_until_ms."""
+    """Segments that are not finished, and the keys of finished segments.
+
+    `until_ms`: see InflightPositions.acknowledged_until_ms.
+    """
 
     segments: Mapping[SegmentKey, StoredSegment] = field(default_factory=dict)
     finished: SegmentIds = _NONE
@@ -70,7 +74,10 @@ class StoredPositions:
 
     @property
     def last_place(self) -> tuple[int, int]:
-        """Segment id and position after which nothing is done; for a finished segment, the last position that is possible."""
+        """Segment id and position after which nothing is done.
+
+        In a finished segment it is the largest possible position.
+        """
         ends = [(last, _LAST_POSITION) for _, last in self.finished.runs[-1:]]
         return max([*ends, *((key, each.position) for key, each in self.segments.items())], default=(0, 0))
 
@@ -92,7 +99,8 @@ class _PositionsJson(TypedDict):
 class OffsetStore:
     """Owns the positions' files of a working directory, and the lock that keeps a second agent out.
 
-    The constructor makes the directory; it raises WorkingDirInUseError, and ConfigError when it cannot be used.
+    The constructor creates the directory. It raises WorkingDirInUseError, or ConfigError if the directory cannot be
+    used.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -113,16 +121,16 @@ class OffsetStore:
         self._generation = 0
         self._next_name = _NAMES[0]
         self._newest = self.older = StoredPositions()
-        """What a start uses when the newest generation is damaged; empty where there is none, or that is damaged."""
+        """The generation that a start uses when the newest one is damaged; empty if it does not exist or is damaged."""
 
     def close(self) -> None:
         """Let another agent use the directory."""
         os.close(self._lock)
 
     def load(self) -> StoredPositions:
-        """What was stored last, or the generation before it where that is damaged; empty at the first start.
+        """Return the newest generation, or the one before it if the newest is damaged; empty at the first start.
 
-        Raises DamagedPositionsError when files are there and none is whole, StateFormatError for a newer version's.
+        Raises DamagedPositionsError when there are files but none is complete, StateFormatError for a newer version.
         """
         found = []
         present = [name for name in _NAMES if (self._directory / name).exists()]
@@ -170,7 +178,7 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
 
 
 def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] | None:
-    """Generation and positions; None when the file is damaged. Raises StateFormatError, which says where."""
+    """Return generation and positions; None when the content is damaged. Raises StateFormatError, with `where`."""
     checksum, _, body = content.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):
         return None

@@ -2,8 +2,9 @@
 
 Only one agent can have a node's copy, on any machine. A second one waits before it reads anything.
 
-The copy is a few seconds old, so a new machine repeats those seconds. While events that count as acknowledged exist
-on this machine's disk only (held events, parked mutations), no copy is made, because it would skip them.
+The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
+events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
+skip them.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _RETRY_S: Final = 2.0
 
 
 class Topic(Protocol):
-    """Holds the newest copy."""
+    """Has the newest copy; implemented by CopyTopic."""
 
     def read(self) -> bytes | None:
-        """The newest copy; None when there is none. Raises PublishError."""
+        """Return the newest copy; None when there is none. Raises PublishError."""
 
     def store(self, payload: bytes) -> None:
-        """When this returns, the broker has this copy. Raises PublishError."""
+        """Store a copy. When this returns, the broker has it. Raises PublishError."""
 
 
 class PositionsCopy(Stage):
-    """Claims the node's copy, restores positions from it where they are wanted, and then copies what is stored.
+    """Claims the node's copy, restores positions from it if this machine has none, and then copies stored positions.
 
-    `adopt` takes restored positions, on the copy's thread; None where this machine has positions of its own. With
-    `is_ready` the reader of the log may begin.
+    `adopt` is called with the restored positions, on the thread of the copy; None if this machine has positions. When
+    `is_ready` is set, the reader of the log may begin.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class PositionsCopy(Stage):
         self.is_ready: Final = threading.Event()
 
     def claim(self) -> None:
-        """Be the one agent that has this node's copy. Waits for both servers and for other agents, or for the stop."""
+        """Become the only agent that has this node's copy.
+
+        Waits for both servers and for other agents, or for the stop.
+        """
         while not self.stopping.is_set():
             try:
                 if self._node_id() is not None:
@@ -74,7 +78,10 @@ class PositionsCopy(Stage):
             self.stopping.wait(_RETRY_S)
 
     def restore(self) -> StoredPositions | None:
-        """The copy, for a machine that knows nothing; None when there is none. Waits for both servers, or for the stop."""
+        """Return the positions of the copy; None when there are none that can be used.
+
+        Waits for both servers, or for the stop.
+        """
         while not self.stopping.is_set():
             try:
                 payload = self._opened().read() if self._node_id() is not None else b""
@@ -102,13 +109,13 @@ class PositionsCopy(Stage):
         return parsed[1]
 
     def run(self) -> None:
-        """Claim, restore, copy at the interval, and at the end once more, if the broker answers soon."""
+        """Claim the copy, restore positions, then copy at an interval, and once more at the end."""
         self.claim()
         restored = None if self._adopt is None else self.restore()
         if restored is not None and self._adopt is not None:
             self._adopt(restored)
         if self._topic is None:
-            return  # the agent stops before the copy was this agent's
+            return  # the agent was stopped before it had claimed the copy
         self.is_ready.set()
         stopping = False
         while not stopping:

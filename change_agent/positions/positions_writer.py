@@ -1,4 +1,4 @@
-"""PositionsWriter: the one thread that stores positions, and then lets finished segments go."""
+"""PositionsWriter: the only thread that stores positions. After that it lets the files of finished segments go."""
 
 from __future__ import annotations
 
@@ -22,20 +22,24 @@ _STATUS_INTERVAL_S: Final = 1.0
 
 
 class FinishedSegments(Protocol):
-    """The next step for the files of finished segments."""
+    """Handles the files of finished segments; implemented by FinishedSegmentFiles."""
 
     def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
-        """Delete or archive what is there of `finished`; set `faulty` (with what is wrong) aside. The faulty that are."""
+        """Archive and delete the existing files of `finished`, and set `faulty` segments (with the reason) aside.
+
+        Return the faulty segments that are set aside.
+        """
 
     def present(self) -> Collection[SegmentKey]:
-        """Keys of the segments whose files are there."""
+        """Keys of the segments whose files exist."""
 
 
 class PositionsWriter(Stage):
-    """Stores the acknowledged prefix at an interval and once more at the end. Before a segment is deleted,
-    both generations have it as finished: a start with a damaged newer one must not take it for lost.
+    """Stores the acknowledged positions at an interval and once more at the end.
 
-    While it cannot be stored (a full disk), no file goes, and it is tried again: a crash then repeats events.
+    A segment is deleted only when both generations have it as finished. Otherwise a start with a damaged newer
+    generation would take the deleted segment for lost. While positions cannot be stored (a full disk), no file is
+    deleted, and storing is retried; after a crash, events are then published again.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class PositionsWriter(Stage):
         self._interval_s: Final = interval_s
         self._lock: Final = threading.Lock()
         self._set_aside: frozenset[SegmentKey] = frozenset()
-        # Stores in a row that failed.
+        # How often in a row storing has failed.
         self.store_failures = 0
 
     @property
@@ -67,7 +71,7 @@ class PositionsWriter(Stage):
         return self._stored
 
     def adopt(self, positions: StoredPositions) -> bool:
-        """Go on from these, of another machine, in place of none; False when they cannot be stored now."""
+        """Store positions of another machine, and continue from them. False when they cannot be stored now."""
         with self._lock:
             try:
                 self._store.store(positions)
@@ -79,7 +83,7 @@ class PositionsWriter(Stage):
             return True
 
     def run(self) -> None:
-        """Store at the interval, and at the end once more what is acknowledged by then."""
+        """Store the positions at the interval, and once more at the end."""
         status_at = 0.0
         while True:
             stopping = self.stopping.wait(self._interval_s)
@@ -95,7 +99,7 @@ class PositionsWriter(Stage):
         try:
             self._write_status()
         except OSError as error:
-            # The same full disk stops the positions, which matter more.
+            # If positions cannot be stored either (a full disk), only that error is reported.
             _log.log(logging.DEBUG if self.store_failures else logging.WARNING, "no status file (%s)", error)
 
     def _store_and_let_go(self) -> None:
@@ -126,7 +130,7 @@ class PositionsWriter(Stage):
             del segments[key]
         until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
         present = self._finished_segments.present()
-        # A segment that was read again on request, and is deleted, can never come back.
+        # The key of a second reading whose file is gone is removed: if the file comes back, it is read again.
         gone = [each for each in self._stored.finished.read_again() if each not in present]
         finished = self._stored.finished.adding(ended, present).removing(gone)
         positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)

@@ -1,4 +1,4 @@
-"""Positions by which segments are read once more, from their beginning, when nobody knows what of them is done."""
+"""Positions with which segments are read again from their beginning, when it is not known which parts are done."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ __all__ = ["reading_again"]
 
 
 def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPositions:
-    """As if no segment that is still in one of these folders had been read; one that cannot be listed counts as holding
-    all of them. What is gone stays finished."""
+    """Return the positions as if no segment that is still in one of these folders had been read.
+
+    A folder that cannot be listed counts as having all segments. Segments that are gone stay finished.
+    """
     finished = stored.finished
     for folder in folders:
         try:

@@ -1,9 +1,8 @@
-"""SegmentIds: keys of finished segments (see SegmentKey), as runs of neighbours. Cassandra numbers segments upwards, so there are few
-runs.
+"""SegmentIds: keys of finished segments (see SegmentKey), as runs of consecutive numbers.
 
-To look up or add an id costs the logarithm of the number of runs, or a copy of their bounds, whatever the number of
-ids is. The number of runs has a limit, too: above _MAX_RUNS the lowest are forgotten. Their segments have long been
-deleted; if one came back, it would be read again. Pure.
+Cassandra numbers segments upwards, so there are few runs. To look up an id costs the logarithm of the number of runs,
+and to add an id a copy of their bounds, independent of the number of ids. The number of runs is limited: above
+_MAX_RUNS the lowest are removed. Their segments have long been deleted; if one came back, it would be read again. Pure.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 
 __all__ = ["SegmentIds"]
 
-# Cassandra links a finished segment again when it replays: far fewer than this are in its commit log.
+# Cassandra links a finished segment again when it replays. Its commit log has far fewer segments than this.
 _MAX_RUNS: Final = 20_000
-# Forgotten together, so that it is seldom looked for them.
+# How many runs are removed at once, so that this is rarely necessary.
 _FORGOTTEN: Final = _MAX_RUNS // 8
-# Of each run so many ids are stored: earlier versions of the agent make a set of them.
+# How many ids of each run are stored, the last ones: earlier versions of the agent make a set of them.
 _STORED: Final = 20_000
 
 
@@ -30,7 +29,7 @@ class SegmentIds:
     __slots__ = ("_firsts", "_lasts", "_text")
 
     def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
-        """Of runs (first and last id) that rise and do not touch each other."""
+        """`runs`: first and last id of each run, in ascending order. Runs must not be adjacent."""
         bounds = list(runs)
         self._firsts: Final = tuple(first for first, _ in bounds)
         self._lasts: Final = tuple(last for _, last in bounds)
@@ -38,7 +37,7 @@ class SegmentIds:
 
     @classmethod
     def of(cls, ids: Iterable[int]) -> Self:
-        """Of single ids."""
+        """Create it from single ids."""
         firsts: list[int] = []
         lasts: list[int] = []
         for each in sorted(set(ids)):
@@ -47,7 +46,7 @@ class SegmentIds:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """First and last id of each run, rising."""
+        """First and last id of each run, in ascending order."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
     def __contains__(self, segment_id: object) -> bool:
@@ -65,19 +64,19 @@ class SegmentIds:
         return f"SegmentIds({self.runs})"
 
     def first_of_run(self, segment_id: int) -> int | None:
-        """The first id of the run that holds this one; None when none does."""
+        """The first id of the run that has this id; None when no run has it."""
         index = bisect_right(self._firsts, segment_id) - 1
         return self._firsts[index] if index >= 0 and segment_id <= self._lasts[index] else None
 
     def read_again(self) -> Iterator[SegmentKey]:
-        """Those that were read once more on request."""
+        """Keys of segments that were read a second time."""
         for first, last in zip(self._firsts, self._lasts, strict=True):
             if first >= 0:
                 return
             yield from map(SegmentKey, range(first, min(last, -1) + 1))
 
     def adding(self, ids: Collection[int], present: Collection[int] = ()) -> SegmentIds:
-        """These ids too; when that makes too many runs, the lowest that hold none of `present` are forgotten."""
+        """Return a copy with these ids. If it has too many runs, the lowest without an id of `present` are removed."""
         new = [each for each in ids if each not in self]
         if not new:
             return self
@@ -88,7 +87,7 @@ class SegmentIds:
         return SegmentIds(_fewer(bounds, present) if len(bounds) > _MAX_RUNS else bounds)
 
     def removing(self, ids: Iterable[int]) -> SegmentIds:
-        """Without these ids."""
+        """Return a copy without these ids."""
         gone = sorted(each for each in set(ids) if each in self)
         if not gone:
             return self
@@ -104,7 +103,7 @@ class SegmentIds:
         return SegmentIds(runs)
 
     def as_json(self) -> str:
-        """The runs as they are stored: made once, for positions are stored several times a second."""
+        """The runs as they are stored. The text is kept, because positions are stored several times a second."""
         if self._text is None:
             pairs = zip(self._firsts, self._lasts, strict=True)
             self._text = f"[{', '.join(f'[{max(first, last - _STORED + 1)}, {last}]' for first, last in pairs)}]"
@@ -112,7 +111,7 @@ class SegmentIds:
 
 
 def _add(firsts: list[int], lasts: list[int], each: int) -> None:
-    """Put an id that is in no run into rising runs."""
+    """Add an id that is in no run to runs in ascending order."""
     index = bisect_right(firsts, each)
     joins_before = index > 0 and lasts[index - 1] == each - 1
     joins_behind = index < len(firsts) and firsts[index] == each + 1
@@ -129,7 +128,7 @@ def _add(firsts: list[int], lasts: list[int], each: int) -> None:
 
 
 def _fewer(runs: list[tuple[int, int]], present: Collection[int]) -> list[tuple[int, int]]:
-    """Without the lowest: but those whose files are there, and what is read again on request, stay."""
+    """Remove the lowest runs. Runs with an id of `present`, and runs of second readings, are kept."""
     there = sorted(present)
     excess = len(runs) - _MAX_RUNS + _FORGOTTEN
     kept = []

@@ -4,8 +4,8 @@
 
 Stops survive a restart of the agent. If reported gaps cover all changes of a stop, it ends when records on the gaps topic
 close them (`cdc spark resync`). Any other stop ends when `cdc agent resume-progress` removes it from the file: only an
-operator knows that the table was verified or backfilled. Both lock `stops.lock` while they change the
-file, so that neither undoes a change of the other.
+operator knows that the table was verified or backfilled. The agent and the command lock `stops.lock` while they change
+the file, so that neither undoes a change of the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Stop:
     gaps: tuple[GapRecord, ...] = ()
 
     def with_gaps(self, gaps: Sequence[GapRecord]) -> _Stop:
-        """This stop, waiting for these gaps as well. A stop that waits for an operator still does."""
+        """Return this stop with these gaps added. If it has no gaps, or `gaps` is empty, only an operator ends it."""
         return (
             replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
             if self.gaps and gaps
@@ -46,11 +46,11 @@ class _Stop:
         )
 
     def with_reason(self, reason: str) -> _Stop:
-        """This stop for one more reason, which no closed gap ends."""
+        """Return this stop with one more reason. Only an operator ends it."""
         return self if reason in self.reason and not self.gaps else _Stop(reason=f"{self.reason}; {reason}")
 
     def without(self, closings: Sequence[GapRecord]) -> _Stop | None:
-        """This stop without the gaps that these records close; None when it ends."""
+        """Return this stop without the gaps that these records close; None when it ends."""
         left = tuple(gap for gap in self.gaps if not any(each.closes(gap) for each in closings))
         return replace(self, gaps=left) if left or not self.gaps else None
 
@@ -67,7 +67,7 @@ class Stops:
         self._seen: tuple[int, int] | None = None
 
     def note(self, table: str, reason: str, gaps: Sequence[GapRecord] = ()) -> None:
-        """The progress of `keyspace.table`, or of EVERY_TABLE, stands still from now on. The first reason stays.
+        """Stop the progress of `keyspace.table`, or of EVERY_TABLE. If it is stopped already, the first reason stays.
 
         `gaps`: the records that are about to be published, if they cover all changes that may be lost.
         """
@@ -80,7 +80,7 @@ class Stops:
                 self._write()
 
     def add(self, table: str, reason: str) -> None:
-        """As `note`, for one of few reasons that an operator has to know beside others that the table has already."""
+        """Like `note`, but add the reason to those that the table already has: an operator must know all of them."""
         with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known().get(table)
@@ -90,13 +90,13 @@ class Stops:
                 self._write()
 
     def awaits_closing(self) -> bool:
-        """Whether a stop waits for gaps to be closed."""
+        """True if a stop waits until gaps are closed."""
         with self._lock:
             self._refresh()
             return any(each.gaps for each in self._known().values())
 
     def close(self, closings: Iterable[GapRecord]) -> list[str]:
-        """Apply the closing records of the gaps topic; returns the tables that continue. Raises OSError."""
+        """Apply the closing records of the gaps topic. Return the tables that continue. Raises OSError."""
         records = [each for each in closings if each.is_closing]
         with self._lock, _lone_writer(self._directory):
             self._refresh()
@@ -109,7 +109,7 @@ class Stops:
             return sorted(known.keys() - left.keys())
 
     def reasons(self) -> Mapping[str, str]:
-        """By table, as the file has them now."""
+        """The reasons of the stops that the file has now, by table."""
         with self._lock:
             if self._unwritten:
                 with _lone_writer(self._directory):
@@ -125,7 +125,7 @@ class Stops:
         try:
             _store(self._directory, self._known())
         except OSError:
-            # It is in memory; the same full disk stops the positions, which is logged.
+            # The stops stay in memory. If the disk is full, positions cannot be stored either, and that is logged.
             return
         self._unwritten = {}
         self._refresh()
@@ -146,7 +146,7 @@ def read_stops(directory: Path) -> Mapping[str, str]:
 
 
 def remove_stops(directory: Path, table: str | None) -> Mapping[str, str]:
-    """Remove one table's stop, or all, from the file; the reasons of the removed stops. Raises OSError."""
+    """Remove one table's stop, or all stops, from the file. Return the reasons of the removed stops. Raises OSError."""
     with _lone_writer(directory):
         stored = _read(directory)
         taken = {name: each.reason for name, each in stored.items() if table is None or name == table}
@@ -159,7 +159,7 @@ def remove_stops(directory: Path, table: str | None) -> Mapping[str, str]:
 def _lone_writer(directory: Path) -> Iterator[None]:
     """Wait until no other process changes the file, and keep others out.
 
-    Where there is no lock (a disk without room for its file, a file system that knows none), the change is made without.
+    If there can be no lock (no room for its file, a file system without locks), the change is made without it.
     """
     with ExitStack() as held:
         with suppress(OSError):
@@ -197,6 +197,6 @@ def _store(directory: Path, stops: Mapping[str, _Stop]) -> None:
     written = {table: _as_json(each) for table, each in sorted(stops.items())}
     write_private_text(temporary, json.dumps(written, indent=1) + "\n")
     with suppress(OSError):
-        # Root may have called the command. A folder that is not its own must not keep a stop from being written.
+        # Root may have run the command. An agent that may not change owners must still be able to write a stop.
         give_to_owner_of(directory, temporary)
     temporary.replace(path)

@@ -1,15 +1,14 @@
 """ParkedMutations: mutations that could not be decoded, stored with everything that a retry needs.
 
-    parked.sqlite, table `parked`: one row a mutation
-      segment_id, position   its place in the log, once only: a crash may park it twice
+    parked.sqlite, table `parked`: one row for each mutation
+      segment_id, position   its place in the log; unique, because a mutation may be parked again after a crash
       table_id               the table that was not known, or else the mutation's first table
-      payload, crc           the serialized mutation and the CRC32 of it
-      version                of the commit log that it was written by
-      reason                 of the last try
+      payload, crc           the serialized mutation and its CRC32
+      version                the version of the commit log in which it was written
+      reason                 why the last try failed
 
-The segment of a parked mutation stays in `cdc_raw` until nothing of it is parked; this store decides that. So when
-the store is damaged, every segment that still exists must be read again from its beginning. The parked mutations are
-among them, and are parked again.
+A segment stays in `cdc_raw` while this store has mutations of it. So when the store is damaged, every segment that
+still exists must be read again from its beginning. The parked mutations are in these segments, and are parked again.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _SELECT: Final = (
     "SELECT id, segment, segment_id, position, version, table_id, reason, payload, crc, parked_at_ms, tries FROM parked"
 )
-# Parked mutations that are not durable yet: so many bytes at most.
+# Parked mutations are saved when more than this many bytes are not durable.
 _MAX_UNSAVED_BYTES: Final = 1024 * 1024
 
 _Record = tuple[int, str, int, int, int, str, str, bytes, int, int, int]
 
 
 class DamagedParkedError(CdcError):
-    """Parked mutations were stored and cannot be read."""
+    """The stored parked mutations cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedMutation:
-    """One mutation that waits. `number` is 0 until it is stored; `tries` counts the attempts that failed."""
+    """A parked mutation. `number` is 0 until it is stored; `tries` counts the attempts that failed."""
 
     segment: str
     segment_id: int
@@ -83,10 +82,11 @@ class ParkedMutation:
 
 
 class ParkedMutations:
-    """The parked mutations of a working directory. Used by the reader's thread; `segment_ids`, `table_ids` and `count` by any.
+    """The parked mutations of a working directory.
 
-    A damaged file is set aside and reported, and a new one begins. `read_again` is called before that: it must store
-    durably that all segments are read again, because it is not known any more which of them were held.
+    Used by the reader's thread; any thread may read `segment_ids`, `table_ids` and `count`. A damaged file is set aside
+    and reported, and a new one is created. Before that, `read_again` is called. It must durably store that all segments
+    are read again, because it is not known any more which segments have parked mutations.
     """
 
     def __init__(self, directory: Path, read_again: Callable[[], None]) -> None:
@@ -117,22 +117,22 @@ class ParkedMutations:
         self.count: int = self._by_segment.total()
 
     def close(self) -> None:
-        """Save what is not, and let go of the file."""
+        """Save all mutations, and close the file."""
         try:
             self.save()
         except UnwritableFileError as error:
-            # Its places are not acknowledged, so it is read again.
+            # The places of these mutations are not acknowledged, so they are read again.
             _log.warning("%s: the next start reads it again", error)
         self._database.close()
 
     def park(self, mutation: ParkedMutation) -> None:
-        """Keep a mutation. It is durable after the next :meth:`save`; until then its place must not be acknowledged."""
+        """Add a mutation. It is durable after the next :meth:`save`; until then its place must not be acknowledged."""
         self._unsaved.append(mutation)
         self._unsaved_bytes += len(mutation.payload)
 
     @property
     def must_save(self) -> bool:
-        """True when more is not durable than should be kept in memory."""
+        """True when more bytes are not durable than should be kept in memory."""
         return self._unsaved_bytes > _MAX_UNSAVED_BYTES
 
     def save(self) -> None:
@@ -166,12 +166,12 @@ class ParkedMutations:
             raise _damaged(self._path, str(error)) from error
 
     def note_tries(self, reasons: Collection[tuple[str, int]]) -> None:
-        """These were tried again in vain: new reason and number of each."""
+        """Store the reason and count the try of mutations whose retry failed. `reasons`: reason and number of each."""
         with transaction(self._database):
             self._database.executemany("UPDATE parked SET reason = ?, tries = tries + 1 WHERE id = ?", reasons)
 
     def remove(self, parked: Collection[ParkedMutation]) -> None:
-        """These are with the broker: nothing waits for them any more."""
+        """Remove mutations, because the broker has their events."""
         with transaction(self._database):
             self._database.executemany("DELETE FROM parked WHERE id = ?", [(each.number,) for each in parked])
         for each in parked:
@@ -188,7 +188,7 @@ class ParkedMutations:
 
 
 def _open_whole(path: Path) -> sqlite3.Connection:
-    """The database, with every row checked. Raises DamagedFileError, UnwritableFileError."""
+    """Open the database, and check every row. Raises DamagedFileError, UnwritableFileError."""
     database = open_database(path, _FORMAT, [_TABLE])
     try:
         for row in database.execute(_SELECT):

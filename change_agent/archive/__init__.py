@@ -1,1 +1,1 @@
-"""Finished segments, kept whole with the schema that explains them."""
+"""The archive of finished segments, with the schema history that is needed to read them."""

@@ -1,4 +1,4 @@
-"""Archiving: passes finished segments to the archive one after the other, on a separate thread; waits if it fails."""
+"""Archiving: stores finished segments in the archive, one after the other, on a separate thread. Failures back off."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Archiving"]
 
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(1, 60)
-# Handed over at once; the others are asked for again soon.
+# The largest number of segments that wait for the archive's thread. The caller soon asks for the others again.
 _WAITING: Final = 4
 
 
 class Archiving:
-    """Used by the positions' thread. Nothing that is not in the archive is ever reported to be.
+    """Used by the positions' thread. A segment is reported as archived only when it is in the archive.
 
-    `schema` gives the schema history of the node: the same object as long as it did not change.
+    `schema` returns the schema history of the node: the same object as long as it did not change.
     """
 
     def __init__(
@@ -46,11 +46,14 @@ class Archiving:
         self.failures = 0
 
     def close(self) -> None:
-        """Give up what waits; the next start archives it."""
+        """Give up the segments that wait; the next start archives them."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def is_archived(self, log: Path) -> bool:
-        """True once when the segment is in the archive; else it is being copied there, or will be tried again."""
+        """True when the segment is in the archive; this is returned only once.
+
+        False while it waits or is being stored, and after a failure. Then ask again.
+        """
         future = self._futures.get(log.name)
         if future is None:
             self._begin(log)
@@ -69,12 +72,15 @@ class Archiving:
     def _begin(self, log: Path) -> None:
         node_id = self._node_id()
         has_room = len(self._futures) < _WAITING and time.monotonic() >= self._retry_at
-        # The node is known when anything was read; after a restart it may not be yet.
+        # After a restart the node may not be known yet.
         if node_id is not None and has_room and log.exists():
             self._futures[log.name] = self._pool.submit(self._store, log, node_id)
 
     def _store(self, log: Path, node_id: str) -> None:
-        """On the archive's thread. A segment is finished, so what it needs to be read is known by now."""
+        """Runs on the archive's thread.
+
+        The segment is finished, so the schema history has all that is needed to read it.
+        """
         found = file_id(log.name)
         assert found is not None, log.name
         schema, (_, segment_id) = self._schema(), found
@@ -86,7 +92,7 @@ class Archiving:
 
     def _note_failure(self, log: Path, error: BaseException) -> None:
         if not log.exists():
-            # Moved meanwhile: it comes again under its new path.
+            # The segment was moved meanwhile: the caller asks for it again under its new path.
             return
         self._failures += 1
         self.failures += 1

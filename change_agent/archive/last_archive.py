@@ -1,8 +1,9 @@
-"""Which archive this working directory's agent wrote to last: another one lacks the segments that were finished meanwhile.
+"""LastArchive: the archive that the agent last wrote to. Any other archive lacks segments that were finished meanwhile.
 
-    archive-url     a line with its URL, which is empty where the agent ran without an archive
+    archive-url     a line with its URL, which is empty if the agent ran without an archive
 
-No file: an agent of an earlier version, or a new working directory. Then the archive goes on.
+The file is missing after an agent of an earlier version, and in a new working directory. Then the present archive
+counts as the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NAME: Final = "archive-url"
 
 
 class LastArchive:
-    """`url` is the archive of now; None: there is none."""
+    """`url` is the URL of the present archive; None if there is none."""
 
     def __init__(self, working_directory: Path, url: str | None) -> None:
         self._path: Final = working_directory / _NAME
@@ -26,17 +27,20 @@ class LastArchive:
 
     @property
     def is_another(self) -> bool:
-        """True when segments went elsewhere, or nowhere, since this archive was last written to. Raises OSError."""
+        """True when segments were written to another archive, or to none, since this one was last used.
+
+        Raises OSError.
+        """
         last = self._last()
         return last is not None and last != self._url
 
     def note(self) -> None:
-        """From here on it is this one. Raises OSError."""
+        """Store the present archive as the last one. Raises OSError."""
         if self._last() != self._url:
             replace_private(self._path, f"{self._url}\n".encode())
 
     def _last(self) -> str | None:
-        """None also of a file without its line: a full disk, or a power loss."""
+        """The stored URL; None if there is no file, or no whole line in it after a full disk or a power loss."""
         try:
             text = self._path.read_text(errors="replace")
         except FileNotFoundError:

@@ -1,9 +1,9 @@
 """SegmentArchive: keeps finished segments in a folder or an object store, compressed, so that they can be read again.
 
-    <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst     Zstandard, or without .zst as it was
-    <archiveUrl>/<node id>/schema-history.json                   by what they are read (schemas.archived_schema)
+    <archiveUrl>/<node id>/CommitLog-7-1795219249195.log.zst     Zstandard; not compressed without .zst
+    <archiveUrl>/<node id>/schema-history.json                   needed to read them (schemas.archived_schema)
 
-Where a URL leads is fsspec's business: `/path`, `s3://bucket/path`, `gs://...`, each with its own package and credentials.
+fsspec opens the URLs: `/path`, `s3://bucket/path`, `gs://...`. Each protocol has its own package and credentials.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ __all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "
 _log: Final = logging.getLogger(__name__)
 Compression = Literal["zstd", "none"]
 _SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
-# Each is a frame of its own: memory does not depend on the segment, and any Zstandard tool reads them one after the other.
+# Each chunk is a separate Zstandard frame, so memory does not depend on the segment. All Zstandard tools can read
+# several frames in a file.
 _CHUNK: Final = 1024 * 1024
 _LEVEL: Final = 3
 _ARCHIVED: Final = re.compile(r"(CommitLog-\d+-\d+\.log)(\.zst)?")
 
 
 class ArchiveError(CdcError):
-    """A segment is not in the archive as it should be."""
+    """A file cannot be stored in the archive, or cannot be read from it."""
 
 
 class _FileSystem(Protocol):
@@ -57,7 +58,7 @@ def archive_problem(url: str) -> str | None:
     """Why the URL cannot be an archive; None when it can."""
     if re.search(r"://[^/]*:[^/]*@", url):
         return "must hold no password; give it as fsspec's configuration or the store's own environment variables"
-    import fsspec  # by those who have an archive alone, here and below
+    import fsspec  # needed only with an archive, here and below
 
     protocol = url.partition("://")[0] if "://" in url else "file"
     try:
@@ -68,9 +69,9 @@ def archive_problem(url: str) -> str | None:
 
 
 class SegmentArchive:
-    """Stores segments of one node. `store` blocks as long as the store wants, so it has a separate thread.
+    """Stores segments. `store` blocks as long as the object store takes, so it must be called by a separate thread.
 
-    `last` is what the working directory knows of the archive.
+    `last`: see LastArchive.
     """
 
     def __init__(self, url: str, compression: Compression, last: LastArchive | None = None) -> None:
@@ -79,13 +80,19 @@ class SegmentArchive:
         self._compression: Final[Compression] = compression
 
     def store(self, log: Path, node_id: str) -> None:
-        """When this returns, the archive holds the whole segment. Raises what the store raises; ArchiveError."""
+        """Store a segment. When this returns, the archive has the whole segment.
+
+        Raises ArchiveError, and every error of the object store.
+        """
         store, folder = self._folder(node_id)
         with log.open("rb") as reading:
             _put(store, folder, f"{log.name}{_SUFFIXES[self._compression]}", self._packed(reading))
 
     def store_schema(self, schema: ArchivedSchema) -> None:
-        """When this returns, the archive holds the history, and what its file held before. Raises what the store raises; ArchiveError."""
+        """Store the schema history, merged with the history that the archive has.
+
+        Raises ArchiveError, and every error of the object store.
+        """
         store, folder = self._folder(str(schema.node_id))
         stored = _stored_schema(store, f"{folder}/{ARCHIVED_SCHEMA_NAME}")
         wanted = merged(stored, schema, has_hole=self._last is not None and self._last.is_another)
@@ -106,14 +113,17 @@ class SegmentArchive:
 
 
 def _put(store: _FileSystem, folder: str, name: str, chunks: Iterable[bytes]) -> None:
-    """Write a file that appears under its name when it is whole. Raises what the store raises; ArchiveError."""
+    """Write a file that has its name only when it is complete.
+
+    Raises ArchiveError, and every error of the object store.
+    """
     target = f"{folder}/{name}"
     is_local = "file" in store.protocol
-    # An object appears when it is complete; a file must be given its name then.
+    # An object appears only when it is complete. A file is renamed when it is complete.
     written_to = f"{target}.tmp" if is_local else target
     if is_local:
         make_private_folder(Path(folder))
-        # A rest of an earlier try; or a link that somebody else put there, which would lead out of the folder.
+        # Remove the rest of an earlier try, or a link that somebody else has created and that leads out of the folder.
         Path(written_to).unlink(missing_ok=True)
         open_private(Path(written_to), "xb").close()
     else:
@@ -155,9 +165,10 @@ def _stored_schema(store: _FileSystem, path: str) -> ArchivedSchema | None:
 
 
 def fetch_segment(source: str, folder: Path) -> Path:
-    """Bring a segment (a path or an fsspec URL, packed or not) into a folder, whole at once; its path there.
+    """Copy a segment (a path or an fsspec URL, compressed or not) into a folder, and return its path there.
 
-    Raises ArchiveError. Its name alone decides how it is called there, so it cannot lead out of the folder.
+    The file appears only when it is complete. Only the last part of `source` is used as its name, so it cannot lead out
+    of the folder. Raises ArchiveError.
     """
     import fsspec
 

@@ -1,4 +1,4 @@
-"""SegmentArchiver: takes finished segments out of `cdc_raw`, and those that could not be read to a folder for errors."""
+"""SegmentArchiver: deletes finished segments, and moves segments that could not be read to a folder for errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ REASON_SUFFIX: Final = ".reason.json"
 
 
 class SegmentArchiver:
-    """Called by one thread, only for segments whose end is acknowledged and stored as such. Never raises OSError.
+    """Called by one thread, only for segments whose end is acknowledged and stored. Never raises OSError.
 
-    What cannot be done now stays where it is, is reported once, and is tried again by the next call.
+    A file that cannot be deleted or moved now stays where it is. This is reported once, and the next call tries again.
     """
 
     def __init__(self, error_directory: Path) -> None:
@@ -35,7 +35,7 @@ class SegmentArchiver:
     def delete(self, log: Path) -> bool:
         """Delete a segment and its index; True when the segment was there and is gone now.
 
-        The log goes first: an index alone is never mistaken for unread data by anybody.
+        The segment is deleted first, because an index alone is never mistaken for unread data.
         """
         try:
             existed = log.exists()
@@ -48,7 +48,7 @@ class SegmentArchiver:
         return existed
 
     def set_aside(self, log: Path, reason: str) -> bool:
-        """Move a segment that could not be read in full to the folder for errors, with why; True when it is there."""
+        """Move a segment that could not be read in full to the folder for errors; True when it is there."""
         target = self._error_directory / log.name
         try:
             make_private_folder(self._error_directory)
@@ -66,7 +66,7 @@ class SegmentArchiver:
         return moved
 
     def is_set_aside(self, key: SegmentKey) -> bool:
-        """True when the folder for errors holds this segment, whether it was read for the first time or once more."""
+        """True when the folder for errors has this segment, after a first or a second reading."""
         return any(self._error_directory.glob(f"CommitLog-*-{segment_id_of(key)}.log"))
 
     def _report(self, log: Path, message: str) -> None:
@@ -76,7 +76,10 @@ class SegmentArchiver:
 
 
 def move_file(source: Path, target: Path) -> None:
-    """Move a file, also to another disk: whole under its new name before it loses the old one. Raises OSError."""
+    """Move a file, also to another disk. It is complete under its new name before the old one is removed.
+
+    Raises OSError.
+    """
     try:
         source.rename(target)
     except OSError as error:
@@ -91,7 +94,7 @@ def move_file(source: Path, target: Path) -> None:
 
 def _copy_durably(source: Path, target: Path) -> None:
     temporary = target.with_name(target.name + ".tmp")
-    # A rest of an earlier try; or a link that somebody else put there, which would lead out of the folder.
+    # Remove the rest of an earlier try, or a link that somebody else has created and that leads out of the folder.
     temporary.unlink(missing_ok=True)
     try:
         with source.open("rb") as reading, open_private(temporary, "xb") as writing:
@@ -102,7 +105,7 @@ def _copy_durably(source: Path, target: Path) -> None:
         os.utime(temporary, ns=(found.st_atime_ns, found.st_mtime_ns))
         temporary.replace(target)
     except OSError:
-        # a full disk: the incomplete copy only takes room
+        # The disk may be full, and the incomplete copy only takes room.
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(target.parent)

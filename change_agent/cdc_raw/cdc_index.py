@@ -1,10 +1,10 @@
-"""The `_cdc.idx` file beside a segment: how far the segment is on disk, and whether that was its last word.
+"""The `_cdc.idx` file beside a segment: how far the segment is on disk, and if it is complete.
 
     CdcIndex => Offset [ "\\n" "COMPLETED" ]
       Offset => decimal digits
 
-Cassandra rewrites it in place, not atomically: a reader may meet an empty file or the first digits of the offset only.
-So an offset may be too small, never too large: who follows a segment never goes back.
+Cassandra rewrites it in place, not atomically: a reader may see an empty file, or only the first digits of the offset.
+So an offset may be too small, but never too large. Readers must ignore an offset that is smaller than an earlier one.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogSegment.writeCDCIndexFile. Pure.
 """
@@ -35,7 +35,7 @@ class CdcIndex:
 
 
 def parse_cdc_index(content: bytes) -> CdcIndex | None:
-    """The content of the file; None while it has none yet. Raises MalformedSegmentError when it is not an index."""
+    """Parse the content of the file; None while it is empty. Raises MalformedSegmentError when it is not an index."""
     digits, _, rest = content.partition(b"\n")
     digits, rest = digits.strip(), rest.strip()
     if not digits and not rest:

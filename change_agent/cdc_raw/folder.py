@@ -1,9 +1,9 @@
-"""The files of `cdc_raw`: segments, their indexes, and foreign files, which are left alone.
+"""The files of `cdc_raw`: segments, their indexes, and other files, which are ignored.
 
     CommitLog-<version>-<segment id>.log        a segment
     CommitLog-<version>-<segment id>_cdc.idx    its index, from Cassandra 4.0 on
 
-Only plain files count: a link could lead anywhere, and Cassandra makes none.
+Only plain files count: a symbolic link could lead anywhere, and Cassandra creates none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_ID: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """A segment or an index. `links` counts its names on the disk, `time_ms` is its last change since the epoch."""
+    """A segment or an index. `links` counts its names on the disk; `time_ms` is its last change (since the epoch)."""
 
     segment_id: int
     version: int
@@ -40,7 +40,10 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderContent:
-    """Segments and indexes by segment id, and what is neither: name -> why it is left alone."""
+    """Segments and indexes by segment id.
+
+    `strangers`: names of all other entries, with the reason why they are ignored.
+    """
 
     logs: Mapping[int, SegmentFile] = field(default_factory=dict)
     indexes: Mapping[int, SegmentFile] = field(default_factory=dict)
@@ -51,9 +54,9 @@ _NONE: Final[Mapping[str, SegmentFile]] = {}
 
 
 def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> FolderContent:
-    """List a folder once. What vanishes meanwhile is left out. Raises OSError when it cannot be listed.
+    """List a folder once. Files that vanish meanwhile are left out. Raises OSError when the folder cannot be listed.
 
-    Files of `settled` do not change any more: where their names stand for the same inodes their state is not asked for again.
+    Files of `settled` do not change any more. If such a name still has the same inode, `stat` is not called again.
     """
     logs: dict[int, SegmentFile] = {}
     indexes: dict[int, SegmentFile] = {}

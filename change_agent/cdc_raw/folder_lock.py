@@ -1,7 +1,7 @@
 """FolderLock: lets only one agent at a time read a node's `cdc_raw`, wherever its working directory is.
 
-The lock is on the folder itself (flock), so it adds no file that Cassandra would count, and a folder with read
-permission only can be locked, too. The kernel releases it when the process ends, however it ends.
+The lock is on the folder itself (flock), so it adds no file that Cassandra would count, and read permission for the
+folder is enough. The kernel releases it when the process ends, also after kill -9.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """False when another process has it. Raises OSError where the file system knows no such locks, as NFS."""
+        """Take the lock. False if another process has it. Raises OSError on a file system without such locks (NFS)."""
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Let another agent have the folder."""
+        """Release the lock, so that another agent can take it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,19 +1,20 @@
-"""SegmentListing: which segments can be read, how far, and which of them are final. It reads no segment.
+"""SegmentListing: lists the segments that can be read, how far, and which of them are final. It reads no segment.
 
-    a segment with an index        up to the index's offset; to the end of its markers once it is final: COMPLETED, or
-                                   proven abandoned by a crash or stop of the node
-    ... of Cassandra 3.11          has no index ever: it is moved here when Cassandra is done with it, so it is final
-    ... of 4.0 or later, no index  holds no synced change and is not ours, until it is proven abandoned: then it is read
-                                   like any other, for Cassandra leaves such links behind and counts them. With
-                                   `unsynced` it is listed before, with nothing to read that is synced, when it is
-                                   behind all that have an index
-    a segment in another folder    final: who moved it there knew
+    a segment with an index        can be read up to the index's offset. Once it is final (COMPLETED, or proven
+                                   abandoned by a crash or stop of the node), it can be read to the end of its markers
+    ... of Cassandra 3.11          never has an index. Cassandra moves it here when it is done with it, so it is final
+    ... of 4.0 or later, no index  has no synced change and is not listed, until it is proven abandoned. Then it is read
+                                   like any other segment, because Cassandra leaves such links behind and counts them.
+                                   With `unsynced` it is listed earlier, with a limit of 0, if it is newer than all
+                                   segments with an index
+    a segment in another folder    is final: only final segments are moved there
 
-Abandoned: ids are the node's start time in milliseconds plus a counter that is far slower than the clock. So a segment that
-was last written before the id of a newer one with an index belongs to an earlier start of the node. Where clocks say
-nothing, the second name in Cassandra's own commit log does: it is removed when the segment is replayed or discarded.
-With `unsynced`, both together count for a newer segment without an index, so that nobody waits for its first sync.
-Cassandra completes segments in order, so one that is older than another's index gets no more changes anyway.
+Abandoned: ids are the node's start time in milliseconds plus a counter that is far slower than the clock. So a segment
+that was last written before the id of a newer segment with an index belongs to an earlier start of the node. If the
+clocks do not prove that, the second name in Cassandra's own commit log does: Cassandra removes it when it has replayed
+or discarded the segment. With `unsynced`, a newer segment without an index counts, too, if both proofs are there; so
+its first sync need not be awaited. Cassandra completes segments in order, so a segment that is older than one with an
+index gets no more changes in any case.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from change_agent.errors import MalformedSegmentError
 __all__ = ["ReadableSegment", "SegmentListing"]
 
 _log: Final = logging.getLogger(__name__)
-# A segment that Cassandra has unlinked from its own commit log is not written any more; wait for writes in flight.
+# How long to wait for writes in flight after Cassandra has unlinked a segment from its own commit log.
 _UNLINKED_REST_MS: Final = 10_000
 # From this version of the commit log on (Cassandra 4.0) a segment has an index.
 _FIRST_INDEXED_VERSION: Final = 7
@@ -42,9 +43,9 @@ _FIRST_INDEXED_VERSION: Final = 7
 class ReadableSegment:
     """One segment to be read.
 
-    `limit` never goes back. `log_exists` is False when there is an index and the segment itself is gone. `index_time_ms`
-    (since the epoch) is when the index, or a segment without one, was last written. `has_index` says which. `is_spilled`: it
-    was moved out of `cdc_raw` before it was read.
+    `limit` never goes back. `log_exists` is False when there is an index but the segment itself is gone.
+    `index_time_ms` (since the epoch) is when the index was last written, or the segment itself if it has no index.
+    `is_spilled`: it was moved out of `cdc_raw` before it was read.
     """
 
     key: SegmentKey
@@ -58,12 +59,12 @@ class ReadableSegment:
 
     @property
     def segment_id(self) -> int:
-        """The segment's own id, whether it is read for the first time or once more."""
+        """The segment's own id, also for a second reading."""
         return segment_id_of(self.key)
 
     @property
     def is_read_again(self) -> bool:
-        """Whether the segment is read once more on request."""
+        """True for a second reading of the segment."""
         return is_read_again(self.key)
 
 
@@ -85,9 +86,10 @@ class _Settled:
 
 @dataclass(frozen=True, slots=True)
 class _Age:
-    """What shows that the node does not write a segment any more.
+    """Proves that the node does not write a segment any more.
 
-    `newest_id` is of the newest segment with an index; `unsynced_id` of the newest one without, if those count.
+    `newest_id`: the id of the newest segment with an index. `unsynced_id`: the id of the newest segment without an
+    index, or -1 if these do not count.
     """
 
     newest_id: int
@@ -95,26 +97,27 @@ class _Age:
     now_ms: int
 
     def is_earlier_start(self, written: SegmentFile, log: SegmentFile | None) -> bool:
-        """True when it was last `written` (its index, or itself) before the start of the node that wrote the newest one.
+        """True when a segment was last written before the node start of the newest segment.
 
-        A newer index proves that it gets no more changes. A newer segment without one is made in advance, and its id is
-        only a time of the node's clock: so Cassandra must have removed its own name for this one, too.
+        `written` is the segment's index, or the segment itself without one. A newer index proves that the segment gets
+        no more changes. A newer segment without an index may have been created in advance, and its id is only a time of
+        the node's clock. Then Cassandra must also have removed its own name for this segment.
         """
         if written.segment_id < self.newest_id and written.time_ms < self.newest_id:
             return True
         return log is not None and log.links == 1 and max(written.segment_id, written.time_ms) < self.unsynced_id
 
     def is_unlinked(self, log: SegmentFile, written_ms: int) -> bool:
-        """True when Cassandra's own commit log folder has no name for the segment any more, for a while."""
+        """True when Cassandra's own commit log has no name for the segment, and it has not been written for a while."""
         return log.links == 1 and self.now_ms - written_ms > _UNLINKED_REST_MS
 
 
 class SegmentListing:
     """Lists a `cdc_raw` folder; remembers what it saw, so that a limit never goes back. Used by one thread.
 
-    `other_folders` hold segments that were moved out of `cdc_raw` and are not read yet; `again_folder` those that shall be
-    read once more. They need not exist. One that is `quiet` does not say what it leaves alone. With `unsynced` it lists
-    segments that Cassandra has not synced yet, too.
+    `other_folders` have segments that were moved out of `cdc_raw` before they were read; `again_folder` has segments
+    that an operator has queued for a second reading. The folders need not exist. With `quiet`, nothing is logged. With
+    `unsynced`, segments that Cassandra has not synced yet are listed, too.
     """
 
     def __init__(
@@ -132,22 +135,25 @@ class SegmentListing:
         self._again_folder: Final = again_folder
         self._quiet: Final = quiet
         self._offsets: dict[int, int] = {}
-        # Files that do not change any more, by name, of each folder: completed segments with their indexes, moved ones.
+        # Files that do not change any more, by folder and name: completed segments with their indexes, moved segments.
         self._settled: Final[dict[Path, dict[str, SegmentFile]]] = {}
-        # Results for completed segments: they stay true.
+        # Completed segments, which do not change any more.
         self._known: dict[int, _Settled] = {}
         self._complained: dict[str, str] = {}
         self.unlisted: Sequence[ReadableSegment] = ()
-        """Segments of the last listing behind all with an index that have none, where `unsynced` does not list them."""
+        """Segments without an index that are newer than all with one, as of the last listing. Empty with `unsynced`."""
 
     @property
     def ignored_files(self) -> int:
-        """Entries of the folder that are left alone, as of the last call of :meth:`segments`."""
+        """How many entries of the folder are ignored, as of the last call of :meth:`segments`."""
         return len(self._complained)
 
     def segments(self, now_ms: int) -> list[ReadableSegment] | None:
-        """All segments to be read, in the order of their keys; None when a folder cannot be listed. `now_ms` is since the epoch."""
-        # cdc_raw first: a segment that is moved meanwhile is then seen in one place or in both, never in none.
+        """Return all segments to be read, in the order of their keys; None when a folder cannot be listed.
+
+        `now_ms` is since the epoch.
+        """
+        # cdc_raw is listed first: a segment that is moved meanwhile is seen in one place or in both, never in none.
         content = self._list(self._directory)
         if content is None:
             return None
@@ -157,7 +163,7 @@ class SegmentListing:
             if not folder.exists():
                 continue
             if (moved := self._list(folder)) is None:
-                return None  # what is in it would count as gone
+                return None  # its segments would count as gone
             self._settled[folder] = {log.path.name: log for log in moved.logs.values()}
             spilled = (replace(_readable(log), is_spilled=True) for log in moved.logs.values())
             found |= {segment.key: segment for segment in spilled}
@@ -182,7 +188,10 @@ class SegmentListing:
     def _in_cdc_raw(
         self, content: FolderContent, complaints: dict[str, str], now_ms: int
     ) -> dict[SegmentKey, ReadableSegment]:
-        """Completed segments as they were found before; the others are read anew."""
+        """List the segments of `cdc_raw`.
+
+        Completed ones are known from before; the indexes of others are read again.
+        """
         known: dict[int, _Settled] = {}
         changing: list[SegmentFile] = []
         for segment_id, file in content.indexes.items():
@@ -200,7 +209,8 @@ class SegmentListing:
         self._settle(content, indexes, found, known)
         unlisted = []
         for each in _unindexed(content, age, complaints):
-            # Segments get changes in the order of their ids: one before another's index has nothing for us.
+            # Segments get changes in the order of their ids: if a newer segment has an index, this one has no change of
+            # a table with CDC.
             if each.final or (self._unsynced and each.segment_id > newest_id):
                 found[each.key] = each
             elif each.segment_id > newest_id:
@@ -254,8 +264,9 @@ class SegmentListing:
         parsed = self._parsed(file, complaints)
         last = self._offsets.get(file.segment_id)
         if parsed is None:
-            # Caught while it is rewritten, left so by kill -9, or unreadable now; what was known stays true. A new agent
-            # knows nothing yet, but the segment is there: left out it would be taken for gone, and newer ones read first.
+            # The index is being rewritten, was left incomplete by kill -9, or cannot be read now. A known offset stays
+            # true. A new agent knows none, but must list an existing segment: otherwise the segment would be taken for
+            # gone, and newer ones would be read first.
             if last is None and not has_log:
                 return None
             return _Index(file=file, offset=last or 0, completed=False)
@@ -276,7 +287,7 @@ class SegmentListing:
             return None
 
     def _complain(self, complaints: dict[str, str]) -> None:
-        """Say once what is left alone, and again only when it went and came back."""
+        """Report each ignored entry once, and again only if it was gone in between."""
         for name, why in complaints.items():
             self._report(name, f"is left alone: {why}")
         self._complained = {name: self._complained[name] for name in complaints}
@@ -291,13 +302,13 @@ def _newest_unsynced_id(content: FolderContent) -> int:
 
 
 def _unindexed(content: FolderContent, age: _Age, complaints: dict[str, str]) -> list[ReadableSegment]:
-    """Segments without an index; those that can be read nevertheless are final."""
+    """Segments without an index. Those that can be read are final."""
     found = []
     for segment_id, log in content.logs.items():
         if segment_id in content.indexes:
             continue
         if log.size == 0:
-            # Cassandra gives a segment its size when it makes it.
+            # Cassandra gives a segment its size when it creates it, so a file that stays empty is reported.
             if age.now_ms - log.time_ms > _UNLINKED_REST_MS:
                 complaints[log.path.name] = "it is empty"
             continue

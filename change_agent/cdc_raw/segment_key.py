@@ -1,8 +1,8 @@
-"""SegmentKey: under which key the agent keeps account of a segment.
+"""SegmentKey: the key under which the agent keeps account of a segment.
 
-A segment that is read once more on request has an account of its own, beside that of its first reading. The key of the
-first reading is the segment's id; the other one is the negated id. So both are numbers, as stored positions need them,
-and every second reading stands before every first one: it does not change which segment is the newest.
+A segment that is read a second time has a separate account for this reading. The key of the first reading is the
+segment's id, and the key of the second reading is the negated id. So both are numbers, as stored positions need them,
+and second readings sort before all first readings: they do not change which segment is the newest.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SegmentKey = NewType("SegmentKey", int)
 
 
 def key_of_reading_again(segment_id: int) -> SegmentKey:
-    """The key of a segment that is read once more on request."""
+    """The key of the segment's second reading."""
     return SegmentKey(-segment_id)
 
 
 def is_read_again(key: SegmentKey) -> bool:
-    """Whether the segment is read once more on request."""
+    """True for the key of a second reading."""
     return key < 0
 
 

@@ -1,7 +1,7 @@
-"""How long until `cdc_raw` is full, and which of Cassandra's settings limit it.
+"""The limit of `cdc_raw` by Cassandra's settings, and how long it takes until it is full.
 
 Cassandra refuses a write to a table with CDC when its files in `cdc_raw` *and one new segment* exceed `cdc_total_space`:
-it counts a segment when it makes it (o.a.c.db.commitlog.CommitLogSegmentManagerCDC.CDCSizeTracker). Pure.
+it counts a segment when it creates it (o.a.c.db.commitlog.CommitLogSegmentManagerCDC.CDCSizeTracker). Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIB: Final = 1024 * 1024
 _UNITS: Final = {"B": 1, "KiB": 1024, "MiB": _MIB, "GiB": 1024 * _MIB}
 _SIZE: Final = re.compile(r"(\d+)(B|KiB|MiB|GiB)")
 _DEFAULT_SEGMENT_BYTES: Final = 32 * _MIB
-# o.a.c.config.DatabaseDescriptor.applySimpleConfig: 4 GiB, or an eighth of the disk where that is less.
+# o.a.c.config.DatabaseDescriptor.applySimpleConfig: 4 GiB, or an eighth of the disk if that is less.
 _DEFAULT_TOTAL_BYTES: Final = 4096 * _MIB
 _DEFAULT_SHARE_OF_DISK: Final = 8
 _WINDOW_S: Final = 60.0
@@ -35,7 +35,7 @@ class CdcSpace:
 
 
 def cdc_space_of(settings: Mapping[str, object], disk_bytes: int) -> CdcSpace:
-    """From settings by the names of `cassandra.yaml`, old and new; what they do not say is Cassandra's default."""
+    """Return the limits from settings with the names of `cassandra.yaml`, old or new. Defaults are Cassandra's."""
     total = _size(settings, "cdc_total_space")
     blocks = settings.get("cdc_block_writes")
     return CdcSpace(
@@ -47,7 +47,7 @@ def cdc_space_of(settings: Mapping[str, object], disk_bytes: int) -> CdcSpace:
 
 
 def _size(settings: Mapping[str, object], name: str) -> int | None:
-    """Bytes of `name: 64MiB` or of the older `name_in_mb: 64`."""
+    """The bytes of `name: 64MiB`, or of the older `name_in_mb: 64`."""
     old = str(settings.get(f"{name}_in_mb"))
     if old.isdigit():
         return int(old) * _MIB
@@ -56,19 +56,19 @@ def _size(settings: Mapping[str, object], name: str) -> int | None:
 
 
 class SpaceForecast:
-    """Sees the bytes that wait, and says when they reach a limit. Times are of a monotonic clock, in seconds."""
+    """Forecasts when the bytes that wait reach a limit. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._samples: Final[deque[tuple[float, int]]] = deque()
 
     def add(self, now_s: float, waiting_bytes: int) -> None:
-        """So many bytes wait now, wherever they were moved."""
+        """Add a sample. `waiting_bytes` must include bytes that were moved to another folder."""
         self._samples.append((now_s, waiting_bytes))
         while self._samples[0][0] < now_s - _WINDOW_S:
             self._samples.popleft()
 
     def seconds_until(self, room_bytes: int) -> float | None:
-        """Until so much room is used up at the rate of the last minute; None while it does not shrink."""
+        """The seconds until this room is used up, at the rate of the last minute; None while it does not shrink."""
         if room_bytes <= 0:
             return 0.0
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]

@@ -1,4 +1,4 @@
-"""CdcRawWatcher: waits until something happens in `cdc_raw`, and lists what can be read then."""
+"""CdcRawWatcher: waits for changes in `cdc_raw`, and lists the segments that can be read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CdcRawWatcher:
         self._poll: Final = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         flags = inotify_simple.flags
-        # A segment that is not synced yet has no index that could be written.
+        # A segment that is not synced yet has no index, so the creation of files is watched, too.
         self._inotify = self._watch(flags.CLOSE_WRITE | flags.MOVED_TO | (flags.CREATE if unsynced else 0))
 
     def close(self) -> None:
@@ -55,9 +55,9 @@ class CdcRawWatcher:
         os.write(self._wake_write, b"w")
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return when an index was written, after `wake`, or after the time, which is the poll interval by default.
+        """Wait until a file in the folder was written or moved there, or until `wake`. False after `timeout_s`.
 
-        False after the time.
+        The default of `timeout_s` is the poll interval.
         """
         ready = self._poll.poll((self.poll_interval_s if timeout_s is None else timeout_s) * 1000)
         for descriptor, _ in ready:
@@ -69,7 +69,7 @@ class CdcRawWatcher:
 
     @property
     def ignored_files(self) -> int:
-        """Entries of the folder that are left alone, as of the last call of :meth:`segments`."""
+        """How many entries of the folder are ignored, as of the last call of :meth:`segments`."""
         return self._listing.ignored_files
 
     @property

@@ -2,7 +2,9 @@
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
-      Json     => {"format": 1, "generation": n, "segments": {"<key>": {"position": n, "keep": bool}}, "finished": [[first, last], ...]}
+      Json     => {"format": 1, "generation": n, "segments": {"<key>": Segment}, "until_ms": n, "finished": [Run, ...]}
+      Segment  => {"position": n, "keep": bool, "fault": text | null}
+      Run      => [first, last]
 
 Keys are those of SegmentKey. `finished` are runs of keys; only the end of a long run is stored. Files of the first
 versions have no `format`; they have format 1. Unknown fields of format 1 are ignored.

@@ -92,7 +92,7 @@ class Checked(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """All events of the writes that the node acknowledged before this time (ms since the epoch) are before it in the inbox.
+    """All events of writes that the node acknowledged before this time (ms since the epoch) are earlier in the inbox.
 
     It applies to these tables (keyspace, table). Changes of the other tables wait somewhere else, for example because
     they cannot be decoded yet. `present` are all tables with CDC that the node has now.

@@ -72,7 +72,7 @@ class Producers(Protocol):
         """Return one producer for each partition. Blocks until the topic can be used, or raises PublishError."""
 
     def has_published(self, topic: str) -> bool:
-        """Whether this agent has ever opened the topic for events. Raises PublishError."""
+        """True if this agent has ever opened the topic for events. Raises PublishError."""
 
 
 class LogState(Protocol):
@@ -119,7 +119,10 @@ class _Pending:
 
 
 class Clearings:
-    """Used by the reader's thread. `read_again(table_id, segment_id, position)` publishes a table's events from that place on."""
+    """Used by the reader's thread.
+
+    `read_again(table_id, segment_id, position)` must publish a table's events from this position on again.
+    """
 
     def __init__(
         self,

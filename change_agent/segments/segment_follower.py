@@ -196,7 +196,7 @@ class SegmentFollower:
         return self._interpreter.is_unpublished(entry, version)
 
     def _wait(self) -> None:
-        """Wait until the folder changes, at most for the poll interval. With `readUnsynced`, read unsynced entries."""
+        """Wait until the folder changes, at most for the poll interval. With `readUnsynced`, read entries meanwhile."""
         poll_s = self._watcher.poll_interval_s
         if self._moments is not None:
             poll_s = min(poll_s, self._moments.interval_s)

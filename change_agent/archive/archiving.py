@@ -39,7 +39,8 @@ class Archiving:
         self._stored_schema: ArchivedSchema | None = None
         self._first_segment: int | None = None
         self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
-        self._futures: Final[dict[str, Future[None]]] = {}
+        # By file name: the path, and whether it is stored.
+        self._futures: Final[dict[str, tuple[Path, Future[None]]]] = {}
         self._failures = 0
         self._notices: Final = Notices(_log, again_after_s=None)
         self._retry_at = 0.0
@@ -54,10 +55,10 @@ class Archiving:
 
         False while it waits or is being stored, and after a failure. Then ask again.
         """
-        future = self._futures.get(log.name)
-        if future is None:
+        if log.name not in self._futures:
             self._begin(log)
             return False
+        _, future = self._futures[log.name]
         if not future.done():
             return False
         del self._futures[log.name]
@@ -71,10 +72,22 @@ class Archiving:
 
     def _begin(self, log: Path) -> None:
         node_id = self._node_id()
+        self._forget_deleted()
         has_room = len(self._futures) < _WAITING and time.monotonic() >= self._retry_at
         # After a restart the node may not be known yet.
         if node_id is not None and has_room and log.exists():
-            self._futures[log.name] = self._pool.submit(self._store, log, node_id)
+            self._futures[log.name] = log, self._pool.submit(self._store, log, node_id)
+
+    def _forget_deleted(self) -> None:
+        """Give the places of deleted segments to others: nobody asks for them again.
+
+        With `cdc_block_writes: false` Cassandra deletes segments if `cdc_raw` is full.
+        """
+        for name, (log, future) in list(self._futures.items()):
+            if future.done() and not log.exists():
+                del self._futures[name]
+                if future.exception() is not None:
+                    _log.error("the archive has no %s: it was deleted or moved before it was stored", log)
 
     def _store(self, log: Path, node_id: str) -> None:
         """Runs on the archive's thread.

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, Literal, Protocol
 import cramjam
 
 from change_agent.archive.last_archive import LastArchive
-from change_agent.private_files import give_to_owner_of, make_private_folder, open_private
+from change_agent.private_files import give_to_owner_of, make_private_folder, open_private, sync_directory
 from schemas.archived_schema import (
     ARCHIVED_SCHEMA_NAME,
     ArchivedSchema,
@@ -140,6 +140,8 @@ def _put(store: _FileSystem, folder: str, name: str, chunks: Iterable[bytes]) ->
         raise ArchiveError(f"{target} has {store.size(written_to)} bytes instead of {size}")
     if is_local:
         store.mv(written_to, target)
+        # The segment may be deleted now, so its new name must survive a loss of power, too.
+        sync_directory(Path(folder))
 
 
 def _stored_schema(store: _FileSystem, path: str) -> ArchivedSchema | None:

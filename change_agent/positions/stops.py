@@ -133,8 +133,12 @@ class Stops:
     def _refresh(self) -> None:
         try:
             status = (self._directory / _NAME).stat()
-        except OSError:
+        except FileNotFoundError:
             self._seen, self._stored = None, {}
+            return
+        except OSError as error:
+            # The known stops stay: a stop that is written now must not replace them.
+            self._seen, self._stored = None, {**self._stored, **_unreadable(self._directory, error)}
             return
         if self._seen != (status.st_ino, status.st_mtime_ns):
             self._seen, self._stored = (status.st_ino, status.st_mtime_ns), _read(self._directory)
@@ -176,7 +180,12 @@ def _read(directory: Path) -> dict[str, _Stop]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError, KeyError, CdcError) as error:
-        return {EVERY_TABLE: _Stop(reason=f"{directory / _NAME} cannot be read ({error})")}
+        return _unreadable(directory, error)
+
+
+def _unreadable(directory: Path, error: Exception) -> dict[str, _Stop]:
+    """Nobody knows which tables are stopped, so every table is."""
+    return {EVERY_TABLE: _Stop(reason=f"{directory / _NAME} cannot be read ({error})")}
 
 
 def _of_json(stop: object) -> _Stop:

@@ -206,7 +206,8 @@ class EventsTopics(AdminClient[httpx.Response]):
             return {topic: self._of(topic, _STATS)}
         found = self._of(topic, f"partitioned-{_STATS}&perPartition=true")
         names = [f"{topic}-partition-{index}" for index in range(partitions)]
-        return {name: found["partitions"].get(name) or self._partition_stats(topic, name) for name in names}
+        known = found.get("partitions") or {}
+        return {name: known.get(name) or self._partition_stats(topic, name) for name in names}
 
     def _partition_stats(self, topic: str, name: str) -> dict[str, Any]:
         """Return the statistics of a partition that is missing in those of the topic; empty if it does not exist.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gc
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -151,6 +151,34 @@ def test_the_history_names_the_first_segment_whatever_the_order_in_which_they_ar
         assert _stored_history(tmp_path / "archive").first_segment == _ID
 
 
+def test_deleted_segments_give_their_place_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Cassandra may delete a segment that is stored already, or that still waits. Nobody asks for either again."""
+    archiving = Archiving(SegmentArchive(str(tmp_path / "archive"), "zstd"), lambda: _NODE, lambda: None)
+    stored = tmp_path / "archive" / _NODE
+
+    def segment(segment_id: int) -> Path:
+        log = tmp_path / f"CommitLog-7-{segment_id}.log"
+        log.write_bytes(segment_bytes(segment_id, [payloads(1)]))
+        return log
+
+    deleted = [segment(_ID + number) for number in range(3)]
+    for log in deleted:
+        assert not archiving.is_archived(log)
+        wait_until(partial((stored / f"{log.name}.zst").exists), "it is stored")
+        log.unlink()
+    lacking = segment(_ID + 3)
+    real = lacking.rename(tmp_path / "elsewhere")
+    lacking.mkdir()  # exists, and cannot be read
+    assert not archiving.is_archived(lacking)
+    wait_until(lambda: all(future.done() for _, future in archiving._futures.values()), "it has failed")
+    lacking.rmdir()
+    wait_until(partial(archiving.is_archived, segment(_ID + 4)), "a later one is archived")
+    archiving.close()
+    assert real.exists()
+    assert f"the archive has no {lacking}: it was deleted or moved before it was stored" in caplog.text
+    assert str(deleted[0]) not in caplog.text
+
+
 def test_an_archive_begins_anew_after_a_time_without_it(tmp_path: Path) -> None:
     """What another archive, or none, was given meanwhile is missing; not after a restart, nor for a new working directory."""
     url, history = str(tmp_path / "archive"), _golden_history(tmp_path)

@@ -352,6 +352,25 @@ def test_a_damaged_file_of_stops_stops_every_table(tmp_path: Path) -> None:
         assert EVERY_TABLE in read_stops(tmp_path)
 
 
+def test_a_file_of_stops_that_cannot_be_looked_at_stops_every_table_and_keeps_its_stops(tmp_path: Path) -> None:
+    """Only a file that does not exist means that nothing is stopped."""
+    stops, file = Stops(tmp_path), tmp_path / "stops.json"
+    stops.note("ks.a", "first")
+    written = file.read_text()
+    file.unlink()
+    file.symlink_to(file)
+    assert set(stops.reasons()) == {"ks.a", EVERY_TABLE}
+    file.unlink()
+    file.write_text(written)
+    assert stops.reasons() == {"ks.a": "first"}
+    file.unlink()
+    file.symlink_to(file)
+    stops.note("ks.b", "second")
+    assert set(read_stops(tmp_path)) == {"ks.a", "ks.b", EVERY_TABLE}
+    file.unlink()
+    assert stops.reasons() == {}
+
+
 @pytest.mark.parametrize(
     ("parked", "stops", "stopped"),
     [

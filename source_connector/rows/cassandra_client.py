@@ -44,22 +44,22 @@ __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
-# Their rows are decoded. Users can make keyspaces whose names begin with "system".
+# Only their rows are decoded. The prefix "system" is no criterion: users can create such keyspaces.
 _SYSTEM_KEYSPACES: Final = frozenset({"system", "system_schema"})
 _SIZE: Final = struct.Struct(">i")
 # Everything waits for these few small queries; a node that hangs must not hold it up for long.
 _SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source ask for the schema's version; one answer serves them all.
 _VERSION_FOR_S: Final = 1.0
-# Of a server's errors the driver makes exceptions of its own in part; the others come as the messages that they were.
+# The driver converts some errors of a server into its own exceptions. It raises the others as protocol messages.
 _FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassandraOptions:
-    """Where the cluster is and how to enter it; `ssl_context` is None for plain text.
+    """Where the cluster is, and the credentials; `ssl_context` is None for plain text.
 
-    With a secure connect bundle (a path, or `base64:` and its content) it alone says where the cluster is.
+    A secure connect bundle (a path, or `base64:` and its content) replaces contact points, port and `ssl_context`.
     """
 
     contact_points: Sequence[str]
@@ -74,7 +74,7 @@ class CassandraOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRead:
-    """One execution of a prepared SELECT: exact CQL bytes for its markers."""
+    """One execution of a prepared SELECT. `values` are the CQL bytes for its markers."""
 
     statement: PreparedStatement
     values: Sequence[bytes | None]
@@ -83,7 +83,7 @@ class RowRead:
     paging_state: bytes | None = None
     page_size: int | None = None
     may_be_asked_twice: bool = False
-    """True when another node is asked, too, while the first one leaves the statement without an answer."""
+    """True when a second node may be asked if the first one does not answer."""
 
 
 class _Readable(Protocol):
@@ -130,13 +130,13 @@ class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the dri
         plan = list(super().make_query_plan(working_keyspace, query))
         node = getattr(query, "event_node", None)
         plan.sort(key=lambda host: (self._silent.comes_last(host), node is not None and host.host_id != node))
-        if plan and hasattr(query, "event_node"):  # a read of rows, whose answer is heard of
+        if plan and hasattr(query, "event_node"):  # a read of rows: its answer is reported to `SilentNodes`
             self._silent.asked(plan[0])
         return iter(plan)
 
 
 class _Connection(Cluster.connection_class):  # type: ignore[misc]  # the driver has no types
-    """The driver reads 4 KiB at a time, and 20 rows of a wide table have a hundred KiB and more."""
+    """Reads 64 KiB at a time, not 4 KiB like the driver: 20 rows of a wide table have a hundred KiB and more."""
 
     in_buffer_size = 1 << 16
     _timeouts: Final = Timeouts(Cluster.connection_class.create_timer)
@@ -147,7 +147,7 @@ class _Connection(Cluster.connection_class):  # type: ignore[misc]  # the driver
 
 
 class _NextHostOnError(FallthroughRetryPolicy):  # type: ignore[misc]  # the driver has no types
-    """A broken connection is tried on the next node; answers of the cluster are the caller's to judge."""
+    """Tries the next node after a broken connection. Errors that the cluster answers are left to the caller."""
 
     def on_request_error(self, *args: object, **kwargs: object) -> tuple[int, None]:
         return self.RETRY_NEXT_HOST, None
@@ -165,7 +165,7 @@ class CassandraClient:
         self.clock: Final = ClusterClock()
 
     def connect(self) -> None:
-        """One attempt. Raises FetchError when no node answers, DeploymentError for what waiting cannot mend."""
+        """Try once to connect. Raises FetchError if no node answers, DeploymentError if another attempt cannot help."""
         try:
             cluster = self._new_cluster()
         except (DriverException, OSError, ValueError, KeyError) as error:
@@ -215,7 +215,7 @@ class CassandraClient:
         return self._version[1]
 
     def _read_local(self) -> UUID:
-        """The schema's version at a node, and its time. Raises FetchError."""
+        """Return the schema version of a node, and set `clock` by its time. Raises FetchError."""
         asked_at = time.monotonic()
         (row,) = self.system_rows("SELECT schema_version, now() AS now FROM system.local WHERE key = 'local'")
         version, now = row["schema_version"], row["now"]
@@ -225,9 +225,9 @@ class CassandraClient:
         return version
 
     def schema_versions(self) -> set[UUID]:
-        """The versions that the nodes have now, but for those that are known to be down: one where they agree. Raises FetchError.
+        """The schema versions of all nodes that are not known to be down; one if they agree. Raises FetchError.
 
-        Both questions go to one node: the peers of another one would not hold that one's own version.
+        Both queries go to the same node, because a node is not among its own peers.
         """
         assert self._cluster is not None
         down = {host.host_id for host in self._cluster.metadata.all_hosts() if host.is_up is False}
@@ -247,7 +247,7 @@ class CassandraClient:
         return {version for version in found if isinstance(version, UUID)}
 
     def truncations(self, table_id: UUID) -> dict[UUID, Truncation | None]:
-        """Each node's last truncation of the table, by host id, of nodes that answer. Raises FetchError."""
+        """The last truncation of the table on each node that answers, by host id. Raises FetchError."""
         assert self._cluster is not None
         select = "SELECT host_id, truncated_at FROM system.local WHERE key = 'local'"
         found: dict[UUID, Truncation | None] = {}
@@ -257,7 +257,7 @@ class CassandraClient:
             try:
                 (row,) = self._open_session().execute(select, execution_profile=_SYSTEM_PROFILE, host=host)
             except _FAILURES as error:
-                # Of another data center there is no connection.
+                # There is no connection to nodes of other data centers.
                 failure = error
                 continue
             found[row["host_id"]] = truncations_of(row["truncated_at"]).get(table_id)
@@ -271,7 +271,7 @@ class CassandraClient:
         return [(str(row["keyspace_name"]), str(row["table_name"]), bool(row["cdc"])) for row in rows]
 
     def prepare(self, select: str) -> PreparedStatement:
-        """A prepared statement. Raises FetchError; with `refresh_schema` when the table has changed."""
+        """Prepare a statement. Raises FetchError with `refresh_schema`, because the table may have changed."""
         try:
             return self._open_session().prepare(select)
         except _FAILURES as error:
@@ -279,14 +279,15 @@ class CassandraClient:
             raise FetchError(select, reason_of(error), refresh_schema=True, is_invalid=invalid) from error
 
     def read(self, read: RowRead, on_page: Callable[[RawPage], None], on_error: Callable[[Exception], None]) -> None:
-        """Start a read; one of the callbacks follows in a thread of the driver, and must only hand over."""
+        """Start a read. One of the callbacks is called in a thread of the driver. It must only hand over the result."""
         statement = BoundStatement(read.statement, consistency_level=ConsistencyLevel.name_to_value[read.consistency])
         statement.values = list(read.values)
         statement.event_node = read.event_node
         statement.fetch_size = read.page_size
         statement.is_idempotent = read.may_be_asked_twice
         future: ResponseFuture = self._open_session().execute_async(statement, paging_state=read.paging_state)
-        # It holds its callbacks: if they held it, only the garbage collector would free it, and the answer with it.
+        # The future holds its callbacks. If they held the future, only the garbage collector would free it and its
+        # answer.
         asked = weakref.ref(future)
 
         def who_answered() -> Host | None:
@@ -320,13 +321,13 @@ class CassandraClient:
 
     def _new_cluster(self) -> Cluster:
         options = self._options
-        policy = _EventNodeFirst(options.local_dc, self._silent)  # of a bundle, the data center of the first node
+        policy = _EventNodeFirst(options.local_dc, self._silent)  # for a bundle, the data center of the first node
         raw = ExecutionProfile(
             load_balancing_policy=policy,
             retry_policy=_NextHostOnError(),
             request_timeout=options.read_timeout_s,
             row_factory=lambda names, rows: rows,
-            # Of statements that may be asked twice only.
+            # Only for statements that `may_be_asked_twice`.
             speculative_execution_policy=ConstantSpeculativeExecutionPolicy(SILENT_AFTER_S, 1),
         )
         system = ExecutionProfile(
@@ -342,11 +343,12 @@ class CassandraClient:
                 connection_class=_Connection,
                 execution_profiles={EXEC_PROFILE_DEFAULT: raw, _SYSTEM_PROFILE: system},
                 auth_provider=auth,
-                # We read the schema of one table ourselves; the driver's copy of all of it would only cost memory.
+                # The connector reads the schema of its tables itself. The driver's copy of all tables would only cost
+                # memory.
                 schema_metadata_enabled=False,
                 token_metadata_enabled=False,
                 compression=False,
-                # The driver's own goes up to ten minutes, which would add to every outage of Cassandra.
+                # The driver's default pause grows to ten minutes, which would prolong every outage of Cassandra.
                 reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0, max_attempts=None),
                 application_name="cassandra-cdc-source",
             )
@@ -362,7 +364,7 @@ class CassandraClient:
         }
 
     def _new_cluster_error(self, error: Exception) -> Exception:
-        """A bundle that is none, a service that does not answer, contact points that no name server knows."""
+        """The error for an unusable bundle, a silent service, or contact points that cannot be resolved."""
         if not self._options.secure_connect_bundle:
             return self._connect_error(error)
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError | KeyError):

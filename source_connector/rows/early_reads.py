@@ -2,8 +2,8 @@
 
 Cassandra first appends a mutation to the commit log and then applies it to the memtable; with `commitlog_sync: batch`
 the log is on the disk before. So an event may arrive while the node that wrote it still answers reads without the
-change, and even an answer from all replicas proves nothing. This lasts until the writing thread continues:
-microseconds, or seconds on a node that is suspended. Within the time that Cassandra allows for a write, a row that
+change, and even an answer from all replicas proves nothing. This lasts until the writing thread continues: for
+microseconds, or for seconds on a node that is suspended. Within the time that Cassandra allows for a write, a row that
 cannot be the result of its event is read again.
 
 Cassandra source: o.a.c.db.Keyspace.applyInternal, o.a.c.db.commitlog.BatchCommitLogService.
@@ -23,7 +23,7 @@ from source_connector.rows.read_request import RawRow
 __all__ = ["WITHIN_S", "LaterDeletions", "Outcome", "is_young", "outcome_of", "outcome_of_scope", "pause_s"]
 
 WITHIN_S: Final = 2.0
-"""`write_request_timeout` of Cassandra: after that a write has failed for whoever sent it."""
+"""Cassandra's default `write_request_timeout`: after this time a write has failed for its client."""
 
 _SHORTEST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
@@ -31,31 +31,32 @@ _NEVER: Final = 2**63
 
 
 class Outcome(Enum):
-    """Whether a row may be what an event made of it."""
+    """Tells if a row that was read may be the result of an event."""
 
     POSSIBLE = "possible"
     UNKNOWN = "unknown"
-    """No write time shows it: collections, rows of keys only."""
+    """No write time tells: the event is about collections, or about a row that has only a key."""
     IMPOSSIBLE = "impossible"
-    """The event's write is not there, unless somebody has undone it since."""
+    """The event's write is missing, unless a later change has undone it."""
 
 
 def is_young(pending: PendingEvent, now_s: float) -> bool:
-    """True when the event's write may still be under way at this time since the epoch.
+    """True when the event's write may still be under way at `now_s` (since the epoch).
 
-    By its write time. An event of DataStax's agents does not say what was written, a snapshot's that anything was.
+    The event's write time decides. False for events of DataStax's agents, which do not say what was written, and for
+    events without a write time, such as those of a snapshot.
     """
     written_us = pending.event.writetime_us
     return pending.message.raw is None and written_us is not None and now_s - written_us / 1e6 < WITHIN_S
 
 
 def pause_s(reads: int) -> float:
-    """How long to wait after so many reads that came early."""
+    """How long to wait after this number of reads that came too early."""
     return min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0**reads)
 
 
 class LaterDeletions:
-    """What the events of a row delete that are behind the one that is looked at."""
+    """What a row's later events delete, seen from the event that is judged."""
 
     __slots__ = ("_columns", "_is_of_row")
 
@@ -66,21 +67,21 @@ class LaterDeletions:
             self.add(each)
 
     def add(self, event: MutationEvent) -> None:
-        """One more of them; one that only writes a row of keys deletes nothing."""
+        """Add a later event. An event that only wrote a row without values deletes nothing."""
         if event.kind is MutationKind.ROW_DELETION:
             self._is_of_row = True
         elif event.live_cell_writetime_us is None:
             self._columns.update(event.columns)
 
     def cover(self, columns: Iterable[str]) -> bool:
-        """True when the row is deleted, or some of these columns."""
+        """True when the later events delete the row or any of these columns."""
         return self._is_of_row or not self._columns.isdisjoint(columns)
 
 
 def outcome_of(
     event: MutationEvent, later: LaterDeletions, selection: Selection, row: RawRow | None, now_s: float
 ) -> Outcome:
-    """The result of a read of the event's row for the event; `later` is of the events of the same row behind it."""
+    """Judge whether the row that was read may be the event's result. `later` covers later events of the same row."""
     if event.kind is MutationKind.ROW_DELETION:
         return _of_row_deletion(event, selection, row)
     if later.cover(event.columns):
@@ -99,7 +100,7 @@ def outcome_of(
 
 
 def outcome_of_scope(event: MutationEvent, selection: Selection, rows: Sequence[RawRow]) -> Outcome:
-    """The result of a page of the rows in a deletion's scope for the deletion."""
+    """Judge whether the rows of a page in a deletion's scope may be what the deletion left."""
     outcomes = {_of_row_deletion(event, selection, row) for row in rows}
     return next((each for each in (Outcome.IMPOSSIBLE, Outcome.UNKNOWN) if each in outcomes), Outcome.POSSIBLE)
 
@@ -120,7 +121,7 @@ def _of_deleted_columns(
         return _one_of(row is not None)
     if any(times.get(name, _NEVER) <= (event.writetime_us or 0) for name in timed):
         return Outcome.IMPOSSIBLE
-    # Without a row: they were its last cells, or the row's marker, written beside nulls, is still to come.
+    # Without a row: these were its last cells, or the event also wrote a row marker, which is not visible yet.
     return Outcome.POSSIBLE if row is not None and len(timed) == len(event.columns) else Outcome.UNKNOWN
 
 

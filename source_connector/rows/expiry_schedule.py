@@ -20,7 +20,7 @@ __all__ = ["ExpirySchedule"]
 
 
 class ExpirySchedule:
-    """Of one table. Without `expiries` it stores nothing. `settle` gets a task whose last second is stored."""
+    """Stores the expiries of one table; none without `expiries`. `settle` gets a task when its last one is stored."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ExpirySchedule:
         expiry: NextExpiry,
         projection: Projection,
     ) -> None:
-        """Store the second in which a part of a row expires; the task is settled when the broker has it."""
+        """Store the second in which a part of a row expires. The task is not settled before the broker has it."""
         due_rows, message = self._due_rows, pending.message
         if due_rows is None:
             return
@@ -69,7 +69,7 @@ class ExpirySchedule:
 
 
 def _has_come(task: Task, due: DueRow) -> bool:
-    """True when the task settles an expiry of this second: its read came too early to show the effect, so it is stored again."""
+    """True when the task settles an expiry of this second. Its read came too early, so the expiry is stored again."""
     return any(
         each.message.segment_id == EXPIRY_SEGMENT_ID and each.event.expiry_time_s == due.second
         for each in task.work.events

@@ -15,17 +15,17 @@ __all__ = ["InFlightLimit"]
 
 _FIRST: Final = 8
 _CUT: Final = 0.75
-# An answer is late when it takes that many times as long as the fastest ones, and this much longer at least.
+# An answer is late when it takes this many times as long as the fastest one, and at least this much longer.
 _LATE_TIMES: Final = 4.0
 _LATE_S: Final = 0.05
-# The best latency fades: a cluster that has become slower is the new measure within some hundred answers.
+# The fastest latency grows with each answer, so that it adapts to a slower cluster within some hundred answers.
 _FADES: Final = 1.005
-# One slow moment delays everything that is under way; it counts once.
+# One slow moment delays all statements in flight, but counts only once.
 _CUT_AT_MOST_EVERY_S: Final = 0.5
 
 
 class InFlightLimit:
-    """Between 1 and `longest`, starting at 8."""
+    """A limit between 1 and `longest`, starting at 8 (or at `longest`, if that is less)."""
 
     def __init__(self, longest: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest: Final = longest
@@ -40,7 +40,7 @@ class InFlightLimit:
         return int(self._limit)
 
     def answered(self, latency_s: float, in_flight: int) -> None:
-        """A usual read took `latency_s`, while `in_flight` statements were in flight."""
+        """Note that a read took `latency_s` while `in_flight` statements were in flight."""
         fastest_s = latency_s if self._fastest_s is None else min(self._fastest_s * _FADES, latency_s)
         self._fastest_s = fastest_s
         if latency_s > max(fastest_s * _LATE_TIMES, fastest_s + _LATE_S):
@@ -49,7 +49,7 @@ class InFlightLimit:
             self._limit = min(float(self._longest), self._limit + 1 / self._limit)
 
     def overloaded(self) -> None:
-        """A read timed out, or the server said that it is overloaded."""
+        """Note that a read timed out."""
         self._cut()
 
     def _cut(self) -> None:

@@ -26,16 +26,16 @@ class _Seen(NamedTuple):
 
 @final
 class KeyFaults:
-    """Of one table."""
+    """Judges the failed reads of one table."""
 
     def __init__(self) -> None:
         self.answered = 0
-        """Reads that were answered; `Task.reads_answered` has a task's own."""
+        """Answered reads of all tasks. `Task.reads_answered` counts those of one task."""
         self._failed = 0
         self._seen: dict[Task, _Seen] = {}
 
     def is_fault_of(self, task: Task) -> bool:
-        """A read of the task has failed once more: whether that is its key's fault."""
+        """Note that a read of the task has failed. True when that is its key's fault."""
         before = self._seen.get(task)
         is_its_fault = False
         if before is not None:
@@ -47,10 +47,10 @@ class KeyFaults:
         return is_its_fault
 
     def forget(self, task: Task) -> None:
-        """The task is done."""
+        """Forget the task, because it is done."""
         if self._seen:
             self._seen.pop(task, None)
 
     def clear(self) -> None:
-        """The tasks are those of another table now."""
+        """Forget all tasks, because the table was created again."""
         self._seen.clear()

@@ -21,9 +21,9 @@ from source_connector.host.record import SourceRecord
 
 __all__ = ["LastRows"]
 
-# As long as a stalled instance takes to be suspected of having been overtaken.
+# After a standstill of this length, another instance may have taken over.
 _STANDSTILL_S: Final = 5.0
-# Of the properties those that change what a row means; the others describe the event.
+# The properties that change the meaning of a row. The others describe the event.
 _PART_OF_THE_ROW: Final = (
     names.KIND,
     names.TABLE_ID,
@@ -45,29 +45,29 @@ class LastRows:
         self._beat_at = clock()
 
     def beat(self) -> None:
-        """The process runs."""
+        """Note that the process runs. If it stood still for too long, all rows are forgotten."""
         now = self._clock()
         if now - self._beat_at > _STANDSTILL_S:
             self._rows.clear()
         self._beat_at = now
 
     def holds(self, record: SourceRecord) -> bool:
-        """True when the data topic has this row as the last one of its key. Never for a backfilled row: it was asked for."""
+        """True when the data topic has this row as the last one of its key. False for rows that a backfill asks for."""
         self.beat()
         return names.SNAPSHOT not in record.properties and self._rows.get(
             (record.schema_id, record.key)
         ) == _fingerprint(record)
 
     def is_on_its_way(self, record: SourceRecord) -> None:
-        """Nothing is known of the key until the record is acknowledged."""
+        """Forget the key until its record is acknowledged."""
         self._rows.pop((record.schema_id, record.key), None)
 
     def is_published(self, record: SourceRecord) -> None:
-        """The data topic has it."""
+        """Remember the record as the last one of its key."""
         self._rows[record.schema_id, record.key] = _fingerprint(record)
 
     def forget(self) -> None:
-        """Many rows may have changed."""
+        """Forget all rows, because many may have changed."""
         self._rows.clear()
 
 

@@ -5,7 +5,7 @@
       ^                        silent, or no news               |
       '-------------------------- answered ---------------------'
 
-The pause is 5 s, and twice as long each time that the level did not last for a minute, up to 30 s.
+The pause is 5 s. It doubles, up to 30 s, each time that the level falls silent within a minute after an answered probe.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LASTS_S: Final = 60.0
 
 
 class LevelState(Enum):
-    """Whether statements go to the level."""
+    """Tells if statements use the level."""
 
     ASKED = "asked"
     LEFT_OUT = "left out"
     PROBED = "probed"
-    """One statement is under way that shows it."""
+    """One statement is under way that shows if the level answers again."""
 
 
 @final
@@ -45,21 +45,21 @@ class LevelBreaker:
         return self.state is not LevelState.ASKED and now_s >= self._until_s
 
     def may_ask(self, now_s: float) -> bool:
-        """Whether a statement goes to the level now; the one that does when the pause is over is the probe."""
+        """True when a statement may use the level now. The first one after the pause is the probe."""
         if self.is_probe_due(now_s):
             self.state = LevelState.PROBED
-            self._until_s = now_s + self.pause_s  # for a probe that nothing is heard of
+            self._until_s = now_s + self.pause_s  # when the next probe is due if this one gets no answer
             return True
         return self.state is LevelState.ASKED
 
     def answered(self, now_s: float) -> None:
-        """The level has answered in time, whatever it said."""
+        """Note that the level has answered in time, be it with an error."""
         if self.state is LevelState.PROBED:
             self.state = LevelState.ASKED
             self._asked_since_s = now_s
 
     def silent(self, now_s: float) -> bool:
-        """A statement at the level has waited too long; True when the level was asked as usual until now."""
+        """Note that a statement at the level has waited too long. Return True when the level was `ASKED` until now."""
         was_asked = self.state is LevelState.ASKED
         if was_asked:
             since_s = self._asked_since_s

@@ -11,16 +11,16 @@ from source_connector.rows.task import Task, TaskOwner
 
 __all__ = ["Outbox"]
 
-# Together 32 MiB. What all share goes to whoever comes; of the rest each table has its part, so that one whose data topic
-# takes nothing does not keep the others from reading.
+# Together 32 MiB. All tables share the first part. The second part is divided equally among the tables, so that a table
+# whose data topic accepts nothing does not stop the others.
 _SHARED_BYTES: Final = 24 * 1024 * 1024
 _KEPT_BYTES: Final = 8 * 1024 * 1024
-# The memory of a record besides its bytes, in this process and in the host: tasks, events, messages, their properties.
+# Memory that a record needs in addition to its bytes, in this process and the host: task, events, message, properties.
 _BESIDE_ITS_BYTES: Final = 2048
 
 
 class Outbox:
-    """Numbers records, and knows whose they are."""
+    """Numbers the records, and knows the task of each."""
 
     def __init__(self, host: HostConnection) -> None:
         self._host = host
@@ -30,7 +30,7 @@ class Outbox:
         self._next_seq = 1
 
     def has_room(self, owner: TaskOwner) -> bool:
-        """False while the broker is behind by more of an owner's records than may wait in memory."""
+        """False while the records that wait for the broker use all the memory that the owner may use."""
         own = self._bytes_of.setdefault(owner, 0)
         return self._bytes < _SHARED_BYTES or own < _KEPT_BYTES // len(self._bytes_of)
 
@@ -50,7 +50,7 @@ class Outbox:
         return {task for task, _ in self._unanswered.values() if task.owner is owner}
 
     def answered(self, seq: int, *, refused: bool) -> Task:
-        """The task whose record was answered."""
+        """Take the answer for a record, and return the record's task."""
         task, size = self._unanswered.pop(seq)
         self._bytes -= size
         self._bytes_of[task.owner] -= size

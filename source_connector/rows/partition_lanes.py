@@ -2,7 +2,7 @@
 
 Events of one key keep their order: while one is processed, later ones wait. A single read settles all that have
 gathered meanwhile, because a read returns the current row. The same holds for static events of one partition, up to
-the next deletion in it.
+the next deletion of many rows in it.
 
 Events of different keys are processed in parallel, except those that concern a whole partition (static row, range and
 partition deletion). Such an event waits for everything before it in its partition, and delays everything after it.
@@ -31,9 +31,9 @@ def _is_of_one_row(pending: PendingEvent) -> bool:
 
 @final
 class Work:
-    """Events of one key that are settled together, oldest first; a single one where a partition is concerned.
+    """Events of one key that are settled together, oldest first. A deletion of many rows is always alone.
 
-    `lanes` are those that it came from and goes back to.
+    `lanes` is the `PartitionLanes` that the work came from and goes back to.
     """
 
     __slots__ = ("events", "key", "lanes", "partition_key")
@@ -61,7 +61,7 @@ class Work:
         return f"{newest.message.segment_id}:{newest.event.position}"
 
     def with_newest(self, pending: PendingEvent) -> Work:
-        """The same work, its newest event understood in another way."""
+        """The same work, with this event in place of its newest one."""
         return Work([*self.events[:-1], pending], self.lanes)
 
     @property
@@ -72,24 +72,27 @@ class Work:
 
 @final
 class _Lane:
-    """One partition: events that may not start yet, and what waits behind each key that is worked on."""
+    """One partition: the events that may not start yet, and the events that wait behind the work on their key."""
 
     __slots__ = ("behind", "held_back", "is_exclusive")
 
     def __init__(self) -> None:
         self.held_back: deque[PendingEvent] | None = None
-        """Made for the first one: most partitions never hold any back."""
+        """Created for the first event, because most partitions never hold one back."""
         self.behind: dict[bytes, list[PendingEvent]] = {}
         self.is_exclusive = False
 
 
 def _is_static(pending: PendingEvent) -> bool:
-    """True of a static row for sure: an event of DataStax's agents may be a partition's deletion."""
+    """True when the event is surely about a static row. An event of DataStax's agents may be a partition deletion."""
     return pending.event.kind is _STATIC_ROW and pending.message.raw is None
 
 
 def _take_static(lane: _Lane) -> list[PendingEvent]:
-    """The static events that are held back, up to the next deletion of many rows: one read settles them, in whatever order rows came."""
+    """Take the static events that are held back, up to the next deletion of many rows.
+
+    One read settles them, although events of rows may have come between them.
+    """
     held_back = lane.held_back
     if not held_back:
         return []
@@ -113,7 +116,7 @@ class PartitionLanes:
         return len(self._lanes)
 
     def add(self, pending: PendingEvent) -> None:
-        """An event, in the order of its topic partition."""
+        """Add an event. Events come in the order of their topic partition."""
         partition_key = pending.event.partition_key
         lane = self._lanes.get(partition_key)
         if lane is None:
@@ -132,11 +135,11 @@ class PartitionLanes:
         return bool(self._startable)
 
     def next_startable(self) -> Work:
-        """Work that may start now; it must come back by `finished`."""
+        """Take the next work that may start. It must come back by `finished`."""
         return self._startable.popleft()
 
     def waiting(self) -> list[PendingEvent]:
-        """All events but those of work that was started."""
+        """All events, except those of work that was started."""
         found = [pending for work in self._startable for pending in work.events]
         for lane in self._lanes.values():
             for behind in lane.behind.values():
@@ -147,10 +150,11 @@ class PartitionLanes:
     def hand_over(
         self, work: Work, events: Sequence[PendingEvent], is_published: Callable[[PendingEvent], bool]
     ) -> bool:
-        """Let what waits behind the work settle these of its events, too; False if nothing waits that is sure to read the row.
+        """Let the events that wait behind the work settle these of its events, too.
 
-        An expiry may end without a record, a copy of a change without a read, and an event of the partition may not read the
-        row. Events of another kind of agent are not settled together with these.
+        False if no waiting event is sure to read the row: an expiry may end without a record, a copy of a change is not
+        read, and an event of the whole partition may not read the row. Events of DataStax's agents are not settled
+        together with these.
         """
         digests = {pending.event.digest for pending in work.events}
         behind = self._lanes[work.partition_key].behind[work.key]
@@ -166,9 +170,10 @@ class PartitionLanes:
         return True
 
     def take_behind(self, work: Work) -> None:
-        """What waits for the work to be done becomes part of it, unless those events are of another kind of agent.
+        """Add the events that wait for this work to the work, unless some are of DataStax's agents.
 
-        Of a static row that is what waits behind rows of its partition, too; not behind a deletion, whose marker erases it.
+        For a static row, also add its events that wait behind rows of its partition. Events after a deletion of many
+        rows are not added, because the deletion's marker would erase the record.
         """
         lane = self._lanes[work.partition_key]
         behind = lane.behind[work.key]
@@ -179,7 +184,7 @@ class PartitionLanes:
             work.events += _take_static(lane)
 
     def finished(self, work: Work) -> None:
-        """The work is settled; what waited for it may start."""
+        """Note that the work is settled. The events that waited for it may start."""
         lane = self._lanes[work.partition_key]
         behind = lane.behind.pop(work.key)
         lane.is_exclusive = False
@@ -203,7 +208,7 @@ class PartitionLanes:
                 self._place(lane, pending)
 
     def _place(self, lane: _Lane, pending: PendingEvent) -> None:
-        """Behind the work on its key, or as separate work."""
+        """Put the event behind the work on its key, or make it work of its own."""
         behind = lane.behind.get(pending.event.key)
         if behind is not None:
             behind.append(pending)

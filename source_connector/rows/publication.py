@@ -1,4 +1,4 @@
-"""Properties of the records that an event leads to, by `schemas.record_properties`. Pure."""
+"""Properties of the records that are published for an event, by `schemas.record_properties`. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
 
 
 def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> dict[str, str]:
-    """Of a row or static row: what the newest of the events says, and the latest of their write times."""
+    """Properties of a row or static row: those of the newest event, with the latest write time of all events."""
     properties = _common(projection, events[-1])
     writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
     if writetimes:
@@ -32,7 +32,7 @@ def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> di
 def survivor_properties(
     projection: Projection, pending: PendingEvent, writetime_us: int | None, *, is_static: bool = False
 ) -> dict[str, str]:
-    """Of a row or static row that a deletion of many rows has left in place; its own write time, where it is known."""
+    """Properties of a row or static row that a deletion of many rows has left; with its own write time, if known."""
     properties = _common(projection, pending)
     properties[names.KIND] = _KINDS[MutationKind.STATIC_ROW if is_static else MutationKind.ROW]
     if is_static:
@@ -43,7 +43,7 @@ def survivor_properties(
 
 
 def gone_properties(projection: Projection, pending: PendingEvent, *, is_static: bool = False) -> dict[str, str]:
-    """Of a row or static row that was published after a deletion of many rows, and is gone since."""
+    """Properties of a row or static row that was published after a deletion of many rows, and has gone since."""
     properties = survivor_properties(projection, pending, None, is_static=is_static)
     if not is_static:
         properties[names.KIND] = _KINDS[MutationKind.ROW_DELETION]
@@ -51,7 +51,7 @@ def gone_properties(projection: Projection, pending: PendingEvent, *, is_static:
 
 
 def marker_properties(projection: Projection, pending: PendingEvent) -> dict[str, str]:
-    """Of the record that says that many rows were deleted. Raises RowConversionError."""
+    """Properties of the record that marks a deletion of many rows. Raises RowConversionError."""
     event = pending.event
     properties = _common(projection, pending)
     if event.writetime_us is not None:
@@ -64,7 +64,7 @@ def marker_properties(projection: Projection, pending: PendingEvent) -> dict[str
 
 
 def event_time_ms(properties: dict[str, str]) -> int | None:
-    """The write time as Pulsar's event time, where it is a time at all."""
+    """The write time as Pulsar's event time; None without a write time, or if it is not positive."""
     writetime = properties.get(names.WRITETIME)
     milliseconds = int(writetime) // 1000 if writetime is not None else 0
     return milliseconds if milliseconds > 0 else None

@@ -28,7 +28,7 @@ class RawPage:
         self._count: int = count
         self._columns: int = columns
         self.coordinator: UUID | None = None
-        """The node that answered, where the reader knows it."""
+        """The node that answered, if it is known."""
         self.paging_state: bytes | None = paging_state
         """Where the next page starts; None when this is the last one."""
 
@@ -44,7 +44,7 @@ class RawPage:
         return iter(self.rows())
 
     def rows(self) -> list[RawRow]:
-        """All of them. Raises IndexError for bytes that end too early."""
+        """Parse all rows. Raises IndexError if the bytes end too early."""
         data, at, length, columns = self._data, 0, len(self._data), self._columns
         found: list[RawRow] = []
         row: list[bytes | None] = []

@@ -2,8 +2,8 @@
 
 A statement for 40 keys costs client and server a fraction of what 40 statements cost. Keys of one partition, or keys
 with the same clustering, are requested exactly. Other keys are requested as the product of both lists, at most 20 of
-them. This may return rows that were not requested; they are dropped, and the caller turns it off when there are too
-many. If rows are large, a statement has fewer keys, because its answer is held as a whole.
+them. This may return rows that were not requested. They are dropped, and the caller forbids products when there are too
+many of them. If rows are large, a statement has fewer keys, because its answer is in memory as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORTH_IT: Final = 10
 _SIZE: Final = struct.Struct(">i")
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
-# Types with two serialized forms of one value: the row may be stored under the other one.
+# Types that have several serialized forms of one value: the row may be stored under another form than the event's.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
 
 
@@ -48,7 +48,7 @@ class WaitingRead:
 
 
 def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int = GROUP_SIZE) -> list[WaitingRead]:
-    """Take the first waiting read, and those behind it that the same statement can answer: `largest` in all."""
+    """Take the first waiting read and later ones that the same statement can answer, at most `largest` in all."""
     first = waiting.popleft()
     if largest < 2 or not _is_groupable(first.request):
         return [first]
@@ -89,7 +89,7 @@ def group_condition(requests: Sequence[ReadRequest]) -> tuple[str, RawValues]:
 
 
 def is_exact_by_bytes(projection: Projection) -> bool:
-    """True when a row is always found under the very bytes of its clustering key that an event carries."""
+    """True when a row is always found under exactly the bytes of the clustering key in its event."""
     types = [column.type for column in projection.table.clustering_key]
     return all(isinstance(each, NativeType) and each.name not in _SEVERAL_FORMS for each in types)
 
@@ -113,7 +113,7 @@ def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
 
 
 def _choose(first: ReadRequest, mates: list[WaitingRead], *, allow_product: bool, room: int) -> list[WaitingRead]:
-    """Of the mates the most that fit into one statement, exact ones first."""
+    """Choose as many of the mates as fit into one statement. Exact groups are preferred to products."""
     table = first.projection.table
     same_partition = [each for each in mates if each.request.partition_key == first.partition_key]
     if len(table.partition_key) > 1:

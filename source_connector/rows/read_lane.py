@@ -1,7 +1,7 @@
 """Reads of one kind, at the first level or at the higher one: their queue, and the statements that are under way for them.
 
-Each kind has its own slots and limit, so a replica that is slow to answer reads at `ALL` takes nothing from the other
-reads. A statement without an answer after 2 s gives up its slot. If its answer comes later, it still counts.
+Each kind has its own slots and limit, so a replica that is slow to answer reads at `ALL` does not slow down the other
+reads. A statement without an answer after 2 s gives up its slot. If its answer comes later, it is still used.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from source_connector.rows.read_groups import WaitingRead
 __all__ = ["ReadLane", "Statement"]
 
 _HAS_SLOT_FOR_S: Final = 2.0
-# Of statements without an answer, those that gave up their slots among them.
+# How many statements may be without an answer for each slot, including those that gave up their slots.
 _MOST_FOR_EACH_SLOT: Final = 4
 
 
 @final
 class Statement:
-    """One statement for some reads. `levels` may be asked for, `attempt` is the place of the one that is."""
+    """One statement for some reads. `levels` are tried in their order, `attempt` is the index of the present one."""
 
     __slots__ = ("attempt", "bytes", "has_slot", "is_first", "lane", "levels", "reads", "sent_at", "wording")
 
@@ -34,13 +34,13 @@ class Statement:
         self.levels: Final = levels
         self.attempt: Final = attempt
         self.is_first: Final = is_first
-        """No answer to the failure of another one for these reads."""
+        """False when another statement for these reads failed before at a higher level."""
         self.sent_at: float = 0.0
         self.bytes: float = 0.0
-        """What its answer is taken to have."""
+        """The expected size of its answer."""
         self.has_slot: bool = True
         self.wording: int = 0
-        """Of its text; see `RowFetcher`."""
+        """The number of its text (`RowFetcher._prepare_as_others`)."""
 
     @property
     def consistency(self) -> str:
@@ -50,7 +50,7 @@ class Statement:
 
 @final
 class ReadLane:
-    """Owns the queue. Callers that take reads from it report the statements."""
+    """Owns the queue. Callers take reads from it, and report their statements by `sent` and `over`."""
 
     __slots__ = (
         "_longest", "_slots", "_under_way", "_was_alone", "alone", "alone_first", "bytes", "limit", "waiting",
@@ -64,11 +64,11 @@ class ReadLane:
         self.limit: Final = InFlightLimit(longest)
         self.waiting: Final[deque[WaitingRead]] = deque()
         self.alone: Final[deque[WaitingRead]] = deque()
-        """Of groups that failed."""
+        """Reads that are sent one by one, because their group failed."""
         self.alone_first: int = 0
-        """So many of those go before all others."""
+        """How many reads of `alone` go before all others."""
         self.bytes: float = 0.0
-        """Of all statements under way."""
+        """The expected size of the answers to all statements under way."""
 
     @property
     def is_idle(self) -> bool:
@@ -77,7 +77,7 @@ class ReadLane:
 
     @property
     def slots(self) -> int:
-        """How many statements have one."""
+        """How many statements have a slot."""
         return self._slots
 
     @property
@@ -89,7 +89,7 @@ class ReadLane:
 
     @property
     def is_turn_of_alone(self) -> bool:
-        """By turns: neither the keys of a bad group nor a long queue holds the others up."""
+        """True when the next read is one of `alone`. `alone` and the queue take turns: neither blocks the other."""
         return bool(self.alone) and (self.alone_first > 0 or not (self._was_alone and self.waiting))
 
     @property
@@ -98,24 +98,24 @@ class ReadLane:
         return self.alone[0] if self.is_turn_of_alone else self.waiting[0]
 
     def take_alone(self) -> WaitingRead:
-        """The next read of those that go one by one."""
+        """Take the next read of `alone`."""
         self._was_alone = True
         self.alone_first = max(0, self.alone_first - 1)
         return self.alone.popleft()
 
     def turn_of_waiting(self) -> None:
-        """A group is taken from the queue."""
+        """Note that a group is taken from the queue."""
         self._was_alone = False
 
     def sent(self, statement: Statement, now_s: float) -> None:
-        """The statement is under way."""
+        """Note that the statement is under way."""
         statement.sent_at = now_s
         self._under_way[statement] = None
         self._slots += 1
         self.bytes += statement.bytes
 
     def over(self, statement: Statement) -> bool:
-        """The statement has its answer; False when it had one before, for two nodes may have been asked."""
+        """Note that the statement is answered. False if it had an answer before: two nodes may have been asked."""
         if statement not in self._under_way:
             return False
         del self._under_way[statement]
@@ -124,7 +124,7 @@ class ReadLane:
         return True
 
     def give_up_slots(self, now_s: float) -> Iterator[Statement]:
-        """The statements that have been without an answer for too long, each of them once."""
+        """Free the slots of statements that have been without an answer for too long. Return each of these once."""
         late: list[Statement] = []
         for statement in self._under_way:  # in their order
             if now_s - statement.sent_at < _HAS_SLOT_FOR_S:

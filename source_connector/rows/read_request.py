@@ -22,7 +22,7 @@ OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELET
 
 
 class ReadLevel(Enum):
-    """`FIRST` is what most reads need; `HIGHER` asks all replicas where the first could not prove anything."""
+    """`FIRST` suffices for most reads. `HIGHER` asks more replicas if the first level could not prove an event."""
 
     FIRST = "first"
     HIGHER = "higher"
@@ -30,7 +30,7 @@ class ReadLevel(Enum):
 
 @final
 class ReadRequest:
-    """A row, a static row, or a page of the rows in a deletion's scope; the event's node is to coordinate."""
+    """A row, a static row, or a page of the rows in a deletion's scope. The event's node is to coordinate the read."""
 
     __slots__ = ("bounds", "clustering", "kind", "level", "node", "paging_state", "partition_key", "projection")
 
@@ -55,7 +55,7 @@ class ReadRequest:
         self.paging_state: Final = paging_state
 
     def next_page(self, paging_state: bytes) -> ReadRequest:
-        """The same read, from there on."""
+        """The same read, for the page that starts at this paging state."""
         return ReadRequest(
             self.projection, self.kind, self.partition_key, self.level, self.node, self.clustering, self.bounds,
             paging_state,
@@ -64,10 +64,10 @@ class ReadRequest:
 
 @final
 class Rows:
-    """The rows of one page, their columns by the projection's selection for the kind, and how far to trust them.
+    """The rows of one page, with the columns of the projection's selection for the kind, and how far to trust them.
 
-    `is_fallback` when a lower level than the one asked for answered; `coordinator` is the node that answered; `paging_state` is
-    where the next page starts, None when this is the last one.
+    `is_fallback` is True when a lower level answered than was asked for first. `coordinator` is the node that answered.
+    `paging_state` is where the next page starts, None for the last page.
     """
 
     __slots__ = ("consistency", "coordinator", "is_fallback", "paging_state", "request", "rows")

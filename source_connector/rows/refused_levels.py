@@ -34,20 +34,20 @@ class RefusedLevels:
         self._reported: set[str] = set()
 
     def refuse(self, level: str) -> bool:
-        """A server has refused the level; True when that is to be reported: once, until the level is accepted again."""
+        """Note that a server refused the level. True if that is to be reported: once until the level is accepted."""
         self._until_s[level] = self._clock() + _FOR_S
         is_news = level not in self._reported
         self._reported.add(level)
         return is_news
 
     def take(self, level: str) -> None:
-        """A server has answered at the level."""
+        """Note that a server has answered at the level."""
         if level in self._reported:
             self._reported.discard(level)
             self._until_s.pop(level, None)
 
     def without(self, levels: tuple[str, ...]) -> tuple[str, ...]:
-        """The levels that are not refused, in their order; the last one where all are, so that a change is noticed."""
+        """The levels that are not refused, in order. If all are, the last one, so that a change is noticed."""
         if not self._until_s:
             return levels
         now = self._clock()

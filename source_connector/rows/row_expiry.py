@@ -1,19 +1,19 @@
 """When a row that was read expires, and which of its columns expire before: from Cassandra's own TTLs. Pure.
 
-A column with one cell expires when its TTL is over. `TTL()` gives the seconds that are left, whatever caused the
-read; they count from the coordinator's `now()`, for the connector's own clock may be wrong. No function shows these two things:
+A column with one cell expires when its TTL is over. `TTL()` gives the seconds that are left, at every read. They count
+from the coordinator's `now()`, because the connector's own clock may be wrong. No function shows these two things:
 
 - Each cell of a collection, or of a user type that is not frozen, has its own TTL. Such a column counts as one that
   stays, unless the newest change that names it is an INSERT whose values all have a TTL.
-- An INSERT writes a row marker, which keeps the row without any cell. Only events say so.
+- An INSERT writes a row marker, which keeps the row even without any cell. Only events tell about markers.
 
-In case of doubt, the row may stay. There is one exception: if no event says anything about markers (backfill, repair,
-rows that a deletion has left, DataStax's agents), a row whose cells all expire is assumed to expire with the last of
-them, like a row that was inserted with a TTL.
+In case of doubt, the row is assumed to stay. There is one exception: if no event says anything about markers (backfill,
+repair, rows that a deletion has left, DataStax's agents), a row whose cells all expire is assumed to expire with the
+last of them, like a row that was inserted with a TTL.
 
-So the second of a marker is stored when the change that wrote it is published, beside the first second of a column: the
-row goes then, if nothing else keeps it by that time. A later INSERT may write another marker. So an expiry says nothing
-about the marker.
+When a change is published, two seconds are stored: the first in which a column expires, and the second in which the
+change's marker expires. The row goes with its marker, if nothing else keeps the row by that time. A later INSERT may
+write another marker, so an expiry says nothing about the marker.
 """
 
 from __future__ import annotations
@@ -42,28 +42,31 @@ __all__ = ["EXTENDED", "GONE", "NextExpiry", "add_expiry", "after_expiry", "is_o
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
 # `json.dumps` with options makes an encoder each time.
 _as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-# The row's marker, by the events; a number from 1 on is the second at which it expires.
+# What the events say about the row's marker; a positive number is the second in which it expires. `_STAYS`: it has no
+# TTL. `_GONE`: a deletion of the row was last. `_UNKNOWN`: the events wrote none, so an earlier one may be there.
+# `_NOT_KNOWN`: no event tells.
 _STAYS: Final = 0
 _GONE: Final = -1
 _UNKNOWN: Final = -2
 _NOT_KNOWN: Final = -3
-# Between the second that an event has and the one that TTL() comes to: of two writes with one write time, each may have its own TTL.
+# If the second of an event and the second by TTL() differ by no more, they are of the same write. Equal write times are
+# not enough: two writes with the same write time may have different TTLs.
 _SAME_EXPIRY_S: Final = 5
 GONE: Final = -1.0
-"""What was to expire has."""
+"""The part of the row has expired."""
 EXTENDED: Final = 0.0
-"""It was written anew, and the event of that has published it."""
-# A node's clock may be behind; nothing shows how much, where no TTL can be read.
+"""The part of the row was written again. The event of that write publishes it."""
+# Pause before the second read if no TTL can be read: a node's clock may be behind by an unknown time.
 _READ_AGAIN_S: Final = 1.0
-# The coordinator answers whole seconds.
+# Added to a TTL, because the coordinator answers whole seconds.
 _WITHIN_SECOND_S: Final = 0.2
 
 
 @final
 class NextExpiry:
-    """The second in which parts of a row go: these columns, or (without any) its row marker.
+    """The second in which parts of a row expire: `columns`, or the row marker if there are none.
 
-    `digest` stands for the values of those columns that have many cells.
+    `digest` is a hash of the values of those columns that have many cells.
     """
 
     __slots__ = ("columns", "digest", "second")
@@ -81,10 +84,10 @@ def add_expiry(
     row: RawRow,
     events: Sequence[PendingEvent],
 ) -> Sequence[NextExpiry]:
-    """Add what the record says of the expiry of its row; nothing for most rows.
+    """Add the properties that tell when the record's row expires; none for most rows.
 
-    Answers what goes first, if anything does, and the seconds that no later read will show: of a marker, and of elements of
-    collections.
+    Return the first expiry of a column, if any, and the expiries that no later read will show: of a marker, and of
+    elements of collections.
     """
     start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
     if not any(row[start:end]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
@@ -113,16 +116,17 @@ def add_expiry(
 
 
 def is_of_expiry(events: Sequence[PendingEvent]) -> bool:
-    """True when none of the events is of a change."""
+    """True when all events are expiries, so that none of them is a change."""
     return all(each.message.segment_id == EXPIRY_SEGMENT_ID for each in events)
 
 
 def after_expiry(
     projection: Projection, selection: Selection, row: RawRow, events: Sequence[PendingEvent], reads: int
 ) -> float:
-    """Of a row that is there although events say that parts of it expire: `GONE`, `EXTENDED`, or seconds until another read.
+    """Judge a row that is there although events say that parts of it expire.
 
-    `reads` counts the reads before this one. Until the last one a node that is behind with its clock may show what is over.
+    Return `GONE`, `EXTENDED`, or the seconds until another read. `reads` is the number of reads before this one. A node
+    whose clock is behind may still show an expired value.
     """
     wait_s = EXTENDED
     for pending in events:
@@ -165,10 +169,10 @@ def _add_markers(
     events: Sequence[PendingEvent],
     marker: int,
 ) -> None:
-    """Also of a row that a cell keeps: when that cell is deleted, nothing says any more when the marker goes."""
+    """Add expiries of markers, also if a cell keeps the row: after a deletion of that cell nothing shows them."""
     seconds = {marker} if marker > 0 else set()
     for pending in events:
-        if pending.message.segment_id == EXPIRY_SEGMENT_ID:  # of an earlier version: it says when to look next
+        if pending.message.segment_id == EXPIRY_SEGMENT_ID:  # earlier versions stored the marker's second in an expiry
             event = pending.event
             if (event.marker_expiry_s or 0) > (event.expiry_time_s or 0):
                 seconds.add(event.marker_expiry_s or 0)
@@ -184,7 +188,7 @@ def _of_elements(
     events: Sequence[PendingEvent],
     going: dict[str, int],
 ) -> list[NextExpiry]:
-    """For each change that wrote cells of a collection with a TTL: only its event says when they expire."""
+    """Expiries of changes that wrote elements of a collection with a TTL: only their events tell when they expire."""
     found: list[NextExpiry] = []
     keys = len(selection.key_columns)
     for pending in events:
@@ -200,7 +204,7 @@ def _of_elements(
 
 
 def _digest(projection: Projection, selection: Selection, row: RawRow, columns: Sequence[str]) -> bytes:
-    """Of the values of those columns whose cells' write times cannot be read."""
+    """Hash of the values of those `columns` that have many cells, whose write times cannot be read."""
     digest = hashlib.md5(b"expiry", usedforsecurity=False)
     keys = len(selection.key_columns)
     for name, place in projection.multi_cell_places:
@@ -213,7 +217,7 @@ def _digest(projection: Projection, selection: Selection, row: RawRow, columns: 
 def _going_columns(
     projection: Projection, selection: Selection, row: RawRow, events: Sequence[PendingEvent]
 ) -> tuple[dict[str, int], bool]:
-    """The second at which each of the columns goes that do, and whether a cell stays or may stay."""
+    """The columns that expire, with their seconds, and True if another cell stays or may stay."""
     going: dict[str, int] = {}
     lasts = False
     ttl_at = selection.ttls_at
@@ -242,7 +246,7 @@ def _going_columns(
 
 
 def _event_second(events: Sequence[PendingEvent], name: str, written: bytes | None, second: int) -> int:
-    """The event's own second where the cell is the event's: it is exact, and the same at each read."""
+    """The event's own second if the event wrote the cell (it is exact, and the same at each read), else `second`."""
     written_us = None if written is None else int.from_bytes(written, "big", signed=True)
     for pending in events:
         event = pending.event
@@ -255,7 +259,7 @@ def _event_second(events: Sequence[PendingEvent], name: str, written: bytes | No
 
 
 def _cells_second(events: Sequence[PendingEvent], name: str) -> int:
-    """When a column of many cells goes, where an INSERT with a TTL was the last to write it; else 0."""
+    """The second in which a column of many cells expires if an INSERT with a TTL was its last write; else 0."""
     for pending in reversed(events):
         event = pending.event
         if name in event.columns and pending.message.segment_id != EXPIRY_SEGMENT_ID:
@@ -264,13 +268,13 @@ def _cells_second(events: Sequence[PendingEvent], name: str) -> int:
 
 
 def _published_marker(events: Sequence[PendingEvent]) -> int:
-    """The row's marker, by the changes among the events."""
+    """What the changes among the events say about the row's marker."""
     changes = [each for each in events if each.message.segment_id != EXPIRY_SEGMENT_ID]
     return _marker(changes) if changes else _UNKNOWN
 
 
 def _marker(events: Sequence[PendingEvent]) -> int:
-    """The row's marker, by the events: of several events the one with the latest write time counts."""
+    """What the events say about the row's marker. The event with the latest write time counts."""
     marker, known_us = _NOT_KNOWN, -(1 << 63)
     for pending in events:
         event = pending.event
@@ -293,7 +297,7 @@ def _is_of_an_older_agent(pending: PendingEvent) -> bool:
 
 
 def _keeps_the_row(event: MutationEvent) -> bool:
-    """True for a write all or part of which has no TTL; not for one that deletes the row, or columns only."""
+    """True for a write that has at least one part without a TTL. False for a deletion of the row or of columns."""
     if event.kind is not MutationKind.ROW or event.expiry_time_s is not None:
         return False
     return event.live_cell_writetime_us is not None or not event.columns

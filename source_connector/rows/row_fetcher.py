@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ReadOver", "RowFetcher", "range_condition"]
 
 ReadOver = tuple[WaitingRead, Rows | CdcError]
-"""A read that is over: its rows, or why there are none."""
+"""A finished read: its rows, or the error."""
 
 _log = logging.getLogger(__name__)
 
 _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
-# More than this many rows for each key that was asked for: products of keys cost more than they save.
+# If answers have more rows than this for each requested key, products of keys cost more than they save.
 _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
-# Slots that were given up are searched for so often.
+# How often to look for statements that must give up their slots.
 _SLOTS_CHECK_S: Final = 0.25
-# Cassandra keeps every text that it has prepared for a while.
+# How many texts a statement may have in turn. Cassandra keeps every prepared text for a while.
 _WORDINGS: Final = 16
 
 
@@ -86,7 +86,7 @@ class RowFetcher:
         self._next_slots_check = 0.0
         self._breaker = LevelBreaker()
         self._statements: dict[str, dict[str, PreparedStatement]] = {}
-        self._refused: dict[str, set[str]] = {}  # grouped statements
+        self._refused: dict[str, set[str]] = {}  # grouped statements that the server does not take, by table
         self._wordings: dict[str, int] = {}
         self._surplus = 1.0
         self._refused_levels = RefusedLevels()
@@ -99,12 +99,12 @@ class RowFetcher:
 
     @property
     def has_room(self) -> bool:
-        """False when enough reads wait to fill the next statements, or to fill the memory."""
+        """False when enough reads wait to fill the next statements, or when their rows may be too large together."""
         return len(self._first.waiting) < 4 * GROUP_SIZE and self.has_bytes
 
     @property
     def has_bytes(self) -> bool:
-        """False when the rows that reads wait for may be too large together."""
+        """False when the rows of the waiting reads may be too large together."""
         return self._waiting_bytes < BUDGET_BYTES
 
     @property
@@ -126,7 +126,7 @@ class RowFetcher:
         (self._first if request.level is _FIRST else self._higher).waiting.append(read)
 
     def flush(self) -> list[ReadOver]:
-        """Send queued reads as far as may be in flight; returns those that failed before they were sent."""
+        """Send queued reads, up to the limits in flight. Return the reads that failed before they were sent."""
         now = time.monotonic()
         if now >= self._next_slots_check:
             self._check_slots(now)
@@ -143,21 +143,21 @@ class RowFetcher:
         return failed
 
     def _check_slots(self, now: float) -> None:
-        """Statements that have no answer keep no others from being sent."""
+        """Free the slots of statements that have no answer, so that others can be sent."""
         self._next_slots_check = now + _SLOTS_CHECK_S
         for lane in (self._first, self._higher):
             for late in lane.give_up_slots(now):
                 self._metrics.counters["slots_given_up"] += 1
-                # A page of many rows may take its time.
+                # A page of many rows may take longer, so it says nothing about the level.
                 if lane is self._higher and late.reads[0].request.kind not in OF_MANY_ROWS:
                     self._leave_out(late, now)
 
     def _take(self, lane: ReadLane, now: float) -> list[WaitingRead]:
-        """The reads of the next statement; none while what is under way may bring too many bytes."""
+        """Take the reads of the next statement; none while the statements under way may return too many bytes."""
         request = lane.next.request
         size = request.projection.row_size
         room = BUDGET_BYTES - self._first.bytes - self._higher.bytes
-        if lane is self._higher:  # it leaves the other half, whatever becomes of it
+        if lane is self._higher:  # it gets at most half of the budget, so that reads at the first level go on
             room = min(room, BUDGET_BYTES / 2 - lane.bytes)
         if room < _rows_of(request) * size.value and not lane.is_idle:
             return []
@@ -172,11 +172,11 @@ class RowFetcher:
         for read in reads:
             self._waiting_bytes -= read.bytes
         if not lane.waiting and lane is self._first and not self._higher.waiting:
-            self._waiting_bytes = 0.0  # not by sums of fractions
+            self._waiting_bytes = 0.0  # the sum of fractions may differ from 0
         return reads
 
     def _levels_now(self, lane: ReadLane, now: float) -> tuple[tuple[str, ...], int]:
-        """The levels for the lane's next statement, and the place of the one to ask for."""
+        """The levels for the lane's next statement, and the index of the level to ask for."""
         if lane is self._first:
             return self._refused_levels.without(self._levels[_FIRST]), 0
         levels = self._refused_levels.without(self._levels[_HIGHER])
@@ -184,11 +184,11 @@ class RowFetcher:
         return levels, 1 if is_left_out else 0
 
     def _may_be_left_out(self, level: str, levels: tuple[str, ...]) -> bool:
-        """True of what is more than the first reads need, where there is another level below it."""
+        """True when the level asks for more than reads at the first level do, and a lower level can replace it."""
         return level == self._highest and level != self._levels[_FIRST][0] and len(levels) > 1
 
     def _leave_out(self, late: Statement, now: float) -> None:
-        """A replica does not answer: reads at the level would only wait for their timeouts, one after the other."""
+        """Leave out the statement's level for a while: a replica does not answer, so its reads would only time out."""
         if late.lane is self._first or not self._may_be_left_out(late.consistency, late.levels):
             return
         if self._breaker.silent(now):
@@ -201,7 +201,7 @@ class RowFetcher:
             )
 
     def answered(self, answer: Answer) -> list[ReadOver]:
-        """The reads that are over with this answer. A read that continues is not among them."""
+        """Return the reads that this answer finishes. A read that is sent again is not among them."""
         statement, outcome = answer
         lane, reads = statement.lane, statement.reads
         if not lane.over(statement):
@@ -246,15 +246,15 @@ class RowFetcher:
     def _prepare_as_others(self, table: str, wording: int) -> None:
         """Give the table's statements another text than that with `wording`, so that Cassandra prepares them anew.
 
-        Cassandra keeps a statement by its text until the table is altered. One that it prepared while a user type grew may
-        have the old type, and fails for rows with the new field whenever it is executed.
+        Cassandra keeps a prepared statement by its text until the table is altered. A statement that it prepared while
+        a field was added to a user type may have the old type. Then each execution fails for rows with the new field.
         """
-        if wording == self._wordings.get(table, 0):  # else others that failed have seen to it
+        if wording == self._wordings.get(table, 0):  # otherwise another failure has changed the text already
             self._statements[table], self._refused[table] = {}, set()
             self._wordings[table] = (wording + 1) % _WORDINGS
 
     def _without_the_level(self, statement: Statement, refusal: Exception) -> list[ReadOver]:
-        """The level is refused, not what is read: the next one takes its place, which is no fallback."""
+        """Send the reads at the next level, because Cassandra refuses this level. That does not count as a fallback."""
         refused, reads, attempt = statement.consistency, statement.reads, statement.attempt
         levels = tuple(each for each in statement.levels if each != refused)
         self._metrics.counters["levels_refused"] += 1
@@ -277,7 +277,11 @@ class RowFetcher:
         return [(read, error) for read in reads]
 
     def _allows_next_level(self, statement: Statement, error: Exception) -> bool:
-        """Too few live replicas always; an answer that is late or failed only where more was asked than is needed."""
+        """True when the next lower level may be asked after this error.
+
+        Always if too few replicas are alive. If replicas failed or were late, only after a read at the highest level,
+        because that level asks more replicas than are needed.
+        """
         if isinstance(error, Unavailable):
             return True
         beyond_need = statement.lane is self._higher and statement.consistency == self._highest
@@ -287,7 +291,7 @@ class RowFetcher:
         reads = statement.reads
         request = reads[0].request
         projection = request.projection
-        if request.kind is not MutationKind.STATIC_ROW:  # what it has is not in every row
+        if request.kind is not MutationKind.STATIC_ROW:  # its size says nothing about the other rows
             projection.row_size.answered(page.size, len(page))
         if len(reads) == 1:
             return [(reads[0], _rows(statement, reads[0], page.rows(), page, page.paging_state))]
@@ -309,11 +313,14 @@ class RowFetcher:
                 alone.append(read)  # it may be there under another form of the same clustering value
             else:
                 over.append((read, _rows(statement, read, () if row is None else (row,), page, None)))
-        statement.lane.alone.extend(alone)  # not before: what goes wrong here sends all of them there
+        statement.lane.alone.extend(alone)  # only now: after an error above, the caller adds all reads of the statement
         return over
 
     def _measure(self, statement: Statement, outcome: RawPage | Exception) -> None:
-        """Only usual reads show how busy Cassandra is: of rows, at the level that was asked for first."""
+        """Update limits and metrics from an answer.
+
+        Only the first statement of its reads shows how busy Cassandra is, and only if it reads no page of many rows.
+        """
         lane = statement.lane
         if isinstance(outcome, OperationTimedOut | ReadTimeout):
             lane.limit.overloaded()
@@ -328,7 +335,7 @@ class RowFetcher:
                 lane.limit.answered(latency_s, lane.slots)
 
     def _without_the_group(self, statement: Statement, error: Exception) -> list[ReadOver]:
-        """One by one, in line; a single read that fails by itself has failed."""
+        """Queue the reads of a group to be sent one by one. A read that was alone has failed, and is returned."""
         reads = statement.reads
         if len(reads) > 1:
             statement.lane.alone.extend(reads)
@@ -336,13 +343,16 @@ class RowFetcher:
         return [(reads[0], error if isinstance(error, CdcError) else UnexpectedError(error))]
 
     def _send(self, statement: Statement) -> list[ReadOver]:
-        """Send it, unless the server does not take the grouped form; the reads that failed before it was sent."""
+        """Send the statement. If it cannot be prepared as a group, its reads are queued to be sent one by one.
+
+        Return the reads that failed before they were sent.
+        """
         reads, lane = statement.reads, statement.lane
         request = reads[0].request
         try:
             prepared, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
         except Exception as error:  # noqa: BLE001  # bytes of one event must not stop the others
-            # Another group may fail the same way, and take as long for it.
+            # These reads go before the next group, which may fail in the same way and take as long.
             lane.alone_first += len(reads) if len(reads) > 1 else 0
             return self._without_the_group(statement, error)
         is_highest = lane is self._higher and statement.consistency == self._highest
@@ -384,7 +394,7 @@ class RowFetcher:
         try:
             return self._statement(projection, select), values
         except FetchError as error:
-            # Only the server's word: one that is away will take it when it is back.
+            # Only a refusal counts: a server that is down may take the statement later.
             if error.is_invalid:
                 refused.add(select)
             raise
@@ -424,10 +434,11 @@ def _condition(request: ReadRequest) -> tuple[str, RawValues]:
 
 
 def range_condition(projection: Projection, bounds: RangeBounds) -> tuple[list[str], list[bytes]]:
-    """Conditions that hold for every row within the bounds, and for few others.
+    """Conditions that hold for every row within the bounds, and for few others, and the values of their markers.
 
-    The prefix that both bounds share becomes equalities, the first column behind it inequalities: what lies deeper
-    only narrows further. Columns in descending order have their start at the greater value.
+    The prefix that both bounds share becomes equalities, and the column after it becomes inequalities. Later columns
+    are left out: they would only narrow the range further. For a column in descending order the start is the greater
+    value.
     """
     conditions: list[str] = []
     values: list[bytes] = []

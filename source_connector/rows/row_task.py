@@ -1,4 +1,4 @@
-"""From the events of one key to one record: read, prove that the read has the changes, publish, wait for the ack.
+"""From the events of one key to one record: read, prove that the read has the changes, publish, wait for the answer.
 
 A read is *proven* for an event when it cannot be older than the event. One of these must hold:
 
@@ -7,10 +7,10 @@ A read is *proven* for an event when it cannot be older than the event. One of t
   replace an earlier one);
 - all replicas were asked, among them the event's own node.
 
-Write times prove nothing of two changes that have the same one (`source_connector.rows.write_times`).
+A write time proves nothing if two changes have it (`source_connector.rows.write_times`).
 
-What the first level cannot prove is read once more at the higher level, and published whatever the result is. Only
-what is proven is remembered. So a record that may not hold the change never suppresses another replica's copy.
+If the first level cannot prove an event, the row is read once more at the higher level, and then published in any case.
+Only proven events are remembered. So a record that may lack the change never suppresses another replica's copy.
 
 While the event's write may still be in progress (`source_connector.rows.early_reads`), even all replicas prove
 nothing. A row that cannot be the event's result is read again before it is published. A row that may or may not be
@@ -38,9 +38,9 @@ from source_connector.rows.task import Reading, Task, TaskOwner
 
 __all__ = ["RowTask", "may_be_overtaken"]
 
-# Whether an event waits that would make a second read needless.
+# How often to check whether a newer event of the key is waiting, which makes a second read unnecessary.
 _LOOK_S: Final = 0.2
-# Of a row that is still there; each time the second has come by the clock of the node that answered it.
+# How often a row that should have expired is read. Each pause lasts until it expires by the clock of the last node.
 _EXPIRY_READS: Final = 4
 _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
@@ -62,22 +62,22 @@ class RowTask(Task):
         self._early_reads = self._expiry_reads = 0
         self._is_second_read = self._was_late = False
         self._proven: list[PendingEvent] = []
-        # Events whose write may not be in the row that was read: no write time tells.
+        # Events whose write may be missing in the row that was read, because no write time tells.
         self._unsure: list[PendingEvent] = []
-        # Events that the read leaves unproven, with what it says of them.
+        # Events that the read does not prove, with its outcome for each of them.
         self._others: list[tuple[PendingEvent, Outcome]] = []
         self._tied: frozenset[PendingEvent] = frozenset()
         self._published: SourceRecord | None = None
 
     def start(self) -> None:
-        """Read at the first level when that can prove every event, else at the higher one at once."""
+        """Read at the first level if that can prove every event, else at the higher level."""
         owner = self.owner
         self._projection, self._schema_id, self._reading = owner.projection, owner.schema_id, owner.reading
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.refused_bytes = None, 0
         self._started_at, self._early_reads, self._expiry_reads = time.monotonic(), 0, 0
         self._is_second_read = self._was_late = False
-        if not self._selection.value_columns:  # a static row, none of whose columns is wanted
+        if not self._selection.value_columns:  # a static row, and no static column is published
             owner.settle(self, ())
             return
         self._tied = frozenset(owner.write_times.tied(self.work.events))
@@ -87,15 +87,16 @@ class RowTask(Task):
         self._read(_FIRST if provable else _HIGHER)
 
     def on_rows(self, rows: Rows) -> None:
-        """Publish the row, unless a higher level may know better."""
+        """Publish the row, unless another read is needed first."""
         row = rows.rows[0] if rows.rows else None
         self._judge(rows, row)
         self._unsure = []
         if self._reading.proves and self._others and self._asks_again(rows):
             return
         if self._is_second_read and row is None and self.work.newest.event.live_cell_writetime_us is not None:
-            # The row was deleted since, and the event of the deletion is still to come. A null here would be one too many:
-            # a proven change would have shown at the first read, and no replica's copy of an unproven one is suppressed.
+            # The row was deleted since the first read, and the event of the deletion is still to come. So no null is
+            # needed: a proven change would have shown at the first read, and the copies of an unproven one are not
+            # suppressed.
             self._settle()
             return
         events = self.work.events
@@ -112,7 +113,7 @@ class RowTask(Task):
             properties,
             event_time_ms(properties),
         )
-        # Also where the topic has the row: when an element of a collection expires is no part of a record.
+        # Also if the topic has this row already: a record does not say when an element of a collection expires.
         for expiry in expiries:
             self.owner.schedule(self, self.work.newest, self.work.newest.event.clustering, expiry)
         if self._published is not None and record.equals(self._published):
@@ -128,13 +129,17 @@ class RowTask(Task):
         self.owner.publish(self, record)
 
     def _has_expired(self, row: RawRow) -> bool:
-        """False when there is nothing to publish (yet): what was to go is still there, or was written anew."""
+        """True when a part of the row has expired, so that the row is to be published.
+
+        Otherwise the part is still there, or was written again. Then the row is read again later, or the task is
+        settled.
+        """
         wait_s = after_expiry(self._projection, self._selection, row, self.work.events, self._expiry_reads)
         if wait_s == GONE:
             return True
         self._expiry_reads += 1
         if wait_s > 0.0 and self._expiry_reads < _EXPIRY_READS:
-            self._published = None  # behind a truncation the same row is to be published again
+            self._published = None  # after a truncation the same row is to be published again
             step = self._look_at_expiry_again
             self.owner.later(self, wait_s, step, counted_as="expiries_looked_at_again", is_long=True)
         else:
@@ -142,12 +147,18 @@ class RowTask(Task):
         return False
 
     def _look_at_expiry_again(self) -> None:
-        """A change that waits may have come a moment ago, and a replica may not show it yet. So the task counts as just begun."""
+        """Read again, with the waiting events. One of them may be so new that a replica does not show its write yet.
+
+        So the task counts as just begun.
+        """
         self._started_at, self._early_reads = time.monotonic(), 0
         self._read_with_what_waits()
 
     def _judge(self, rows: Rows, row: RawRow | None) -> None:
-        """Which of the events the read proves, and what it says of the others; the newest first, for deletions explain what is gone."""
+        """Find the events that the read proves, and its outcome for the others.
+
+        The newest event comes first, because a later deletion explains why the write of an earlier event is missing.
+        """
         events = self.work.events
         is_single = len(events) == 1  # nearly always
         later = _NO_DELETIONS if is_single else LaterDeletions()
@@ -168,7 +179,7 @@ class RowTask(Task):
             self._others.reverse()
 
     def _asks_again(self, rows: Rows) -> bool:
-        """Of a read that leaves an event unproven: whether there is one more to come, of more replicas or later."""
+        """Read again if that may prove the other events: from more replicas, or later. True if a read follows."""
         if rows.request.level is _FIRST and not rows.is_fallback:
             self._read(_HIGHER)
             return True
@@ -183,9 +194,10 @@ class RowTask(Task):
         return False
 
     def on_all_acknowledged(self) -> None:
-        """Done, but for a record that came so late that another instance may have published a newer row.
+        """Settle. If the record came so late that another instance may have published a newer row, read again first.
 
-        It reads once: what changes after that has a separate event, so a busy row over a slow topic settles too.
+        That happens only once, because later changes have their own events. So a busy row on a slow topic is settled,
+        too.
         """
         if not self._was_late and may_be_overtaken(self.work, self._read_at):
             self._was_late = True
@@ -203,7 +215,10 @@ class RowTask(Task):
             self.owner.settle(self, self._proven)
 
     def _settle_when_sure(self) -> None:
-        """Read once more when the events' writes are surely visible, unless a waiting event causes a read, which settles them."""
+        """Read once more when the events' writes are surely visible.
+
+        That is not necessary if a waiting event causes a read: then that read settles these events, too.
+        """
         lanes = self.work.lanes
         if lanes is not None and lanes.hand_over(self.work, self._unsure, self.owner.is_published):
             self.owner.settle(self, self._proven)
@@ -214,9 +229,10 @@ class RowTask(Task):
             self._read_higher()
 
     def _read_with_what_waits(self) -> None:
-        """A deletion that came since may be why the event's write is not to be seen.
+        """Read again, with the waiting events: one may be the deletion that explains why the write is not visible.
 
-        A change that came since may be of a column that this read does not ask for: it waits for a read of the new definition.
+        After a change of the table's definition they keep waiting, for they may have columns that this read does not
+        select.
         """
         owner, lanes = self.owner, self.work.lanes
         if lanes is not None and owner.may_read_waiting and owner.projection is self._projection:
@@ -231,16 +247,17 @@ class RowTask(Task):
         self._read(_HIGHER)
 
     def _outcome(self, pending: PendingEvent, later: LaterDeletions, row: RawRow | None) -> Outcome:
-        """The result of the read for an event; good for an event whose write is surely visible by now."""
+        """The outcome of the read for an event; `POSSIBLE` if the event's write is surely visible by now."""
         now_s = self.owner.cluster_time_s()
-        # Clocks of nodes may differ: whichever is behind holds up nothing for longer than one that is right.
+        # The nodes' clocks may differ. The monotonic time sees to it that a wrong clock delays no event for longer than
+        # a right one.
         if time.monotonic() - (pending.unsure_since or self._started_at) > WITHIN_S or not is_young(pending, now_s):
             return Outcome.POSSIBLE
         outcome = outcome_of(pending.event, later, self._selection, row, now_s)
         return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and self._may_lack(pending, row) else outcome
 
     def _may_lack(self, pending: PendingEvent, row: RawRow | None) -> bool:
-        """Whether a row with a later write time may lack the event's change, for it does not replace it."""
+        """True when the row may lack the event's change in spite of its write times: they do not replace the change."""
         event = pending.event
         if pending in self._tied:
             return True
@@ -261,7 +278,7 @@ class RowTask(Task):
         self.owner.read(self, request)
 
     def _is_shown(self, pending: PendingEvent, rows: Rows, row: RawRow | None) -> bool:
-        """Whether write times prove the event's change, or nothing has to."""
+        """True when write times prove the event's change, or no proof is required."""
         if not self._may_prove(pending, rows):
             return False
         if not self._reading.proves:
@@ -274,7 +291,7 @@ class RowTask(Task):
         return not self._projection.table.is_counter and holds_change(event, self._selection.writetimes_us(row))
 
     def _is_of_all(self, pending: PendingEvent, rows: Rows) -> bool:
-        """Whether all replicas answered, that of the event's node among them."""
+        """True when all replicas answered, among them the event's node."""
         is_of_all = rows.consistency == "ALL" and self.owner.knows(pending.message.node_id)
         return is_of_all and self._may_prove(pending, rows)
 
@@ -284,7 +301,10 @@ class RowTask(Task):
 
 
 def may_be_overtaken(work: Work, read_at: float) -> bool:
-    """True when a record of the work that the broker has now, of a row read then, may lie behind a newer one of another instance."""
+    """True when a record of this work, which the broker has now, may follow a newer record of another instance.
+
+    `read_at` is when the record's row was read, by `time.monotonic`.
+    """
     now = time.monotonic()
     return now - read_at > STALE_AFTER_S or now > work.events[0].message.overtaken_after
 
@@ -298,7 +318,7 @@ def is_provable(event: MutationEvent, selection: Selection) -> bool:
 
 
 def _has_its_write_time(event: MutationEvent, selection: Selection, row: RawRow) -> bool:
-    """The usual case of `holds_change`, by the bytes of one column's write time: nothing was written since."""
+    """True when one of the event's columns has exactly the event's write time. A fast check for the usual case."""
     places, wanted = selection.timed_places, _WRITETIME.pack(event.live_cell_writetime_us)
     for name in event.columns:
         at = places.get(name)
@@ -310,8 +330,8 @@ def _has_its_write_time(event: MutationEvent, selection: Selection, row: RawRow)
 def holds_change(event: MutationEvent, writetimes: Mapping[str, int]) -> bool:
     """True when a row with these write times of its live cells cannot be older than the event.
 
-    A later write of one column alone shows nothing: it may have reached a replica that has not seen the event.
-    Not for counters: each replica that led an increment has its own part, and the cell has the latest time of them.
+    A later write of one column alone proves nothing: it may have reached a replica that has not seen the event. Not for
+    counters: each replica that was leader of an increment has its own shard, and the cell has the latest time of all.
     """
     live = event.live_cell_writetime_us
     if live is None:

@@ -4,13 +4,14 @@ One thing is in flight at a time: the marker, the read of a page, or the records
 the data topic has the marker. An instance that was suspended may publish a marker that erases what another instance
 has published since. Those rows were written before the read, so they are published again after the marker.
 
-Rows of a page that took long may be after newer records of theirs, or after their deletion. Such a page is read
-again, once, and the differences are published again: a row that changed, and a null for a row that is gone. Later
-changes have events of their own after this one, so a busy partition on a slow topic comes to an end.
+If the records of a page took long, they may follow newer records of their rows, or the records of their deletions. Such
+a page is read again, and the differences are published: a row that changed, and a null for a row that is gone. It is
+read again only once, because later changes have their own events. So the task ends even for a busy partition on a slow
+topic.
 
-A row with a cell that the deletion would have removed was read before the deletion was applied, so its page is read
-again (`source_connector.rows.early_reads`). If no write time shows this, everything is done once more when the
-deletion must have been applied.
+If a row has a cell that the deletion removes, it was read before the deletion was applied, so its page is read again
+(`source_connector.rows.early_reads`). If no write time tells, the whole task is repeated when the deletion must have
+been applied.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["ScopeTask"]
 class ScopeTask(Task):
     """A partition deletion or a range deletion.
 
-    A row that cannot be converted holds nothing up: the others are published, then it alone is tried again.
+    A row that cannot be converted holds up no other row: the others are published, then only this row is tried again.
     """
 
     def __init__(self, work: Work, owner: TaskOwner) -> None:
@@ -47,9 +48,12 @@ class ScopeTask(Task):
         self._next: ReadRequest | None = None
         self._published: ReadRequest | None = None
         self._published_hashes: dict[RawRow, int] = {}
-        """Of the rows of the page by their keys. Not the rows: a page may be large, its records with the broker for long."""
+        """Hashes of the page's rows by key. The rows are not kept: a page may be large and wait long for the broker."""
         self._pushed_off: dict[RawRow, int] = {}
-        """Published with an earlier page, and not on it when it was read again: on a later one, or gone."""
+        """Hashes of rows that were published and then missing from their page when it was read again.
+
+        They may be on a later page.
+        """
         self._is_second_read = False
         self._is_proven = True
         self._read_at = self._started_at = 0.0
@@ -61,7 +65,7 @@ class ScopeTask(Task):
         self._lacks_unconverted_only = False
 
     def start(self) -> None:
-        """Publish the marker; or only the rows that could not be converted before."""
+        """Publish the marker. If only rows that could not be converted are left, read those instead."""
         self._projection, self._schema_id = self.owner.projection, self.owner.schema_id
         only_unconverted = self._lacks_unconverted_only and not self.refused_bytes
         self._lacks_unconverted_only, self.refused_bytes = False, 0
@@ -91,7 +95,7 @@ class ScopeTask(Task):
         self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
 
     def on_rows(self, rows: Rows) -> None:
-        """Publish the rows of a page, or see whether they are still those that were published."""
+        """Publish the rows of a page. When a page is read again, publish only the differences."""
         outcome = self._outcome(rows)
         if outcome is Outcome.IMPOSSIBLE:
             self._early_reads += 1
@@ -109,15 +113,16 @@ class ScopeTask(Task):
             self._go_on()
 
     def _publish_what_differs(self, rows: Rows) -> None:
-        """The rows of the page that are not published like this, and a null for each that was and is gone."""
+        """Publish each row of the page that is not published in this state, and a null for each row that is gone."""
         before = self._pushed_off
         if self._is_second_read:
             before = self._published_hashes | before
         selection = self._projection.scope_selection
         width = len(selection.key_columns)
-        # Not the seconds to live, which differ at each read: who extends a life writes the cell anew.
+        # Without the TTLs, which differ at each read: a new TTL also means a new write time.
         now = {row[:width]: hash(row[: selection.ttls_at]) for row in rows.rows}
-        # Rows that were inserted push the last ones off their page: those are gone only if no later page has them.
+        # Inserted rows push the last rows of a page onto the next one. Such rows are gone only if no later page has
+        # them.
         still_there = [at for at, key in enumerate(before) if key in now]
         passed = len(before) if rows.paging_state is None else max(still_there, default=-1)
         missing = [(at, key) for at, key in enumerate(before) if key not in now]
@@ -132,7 +137,7 @@ class ScopeTask(Task):
                 self._publish_survivor(row)
 
     def on_all_acknowledged(self) -> None:
-        """The marker or the page is on the data topic: the next page, or the end, unless the page was late."""
+        """Go on when the marker or the page is on the data topic. A page that was late is read again first."""
         is_late = may_be_overtaken(self.work, self._read_at)
         if self._published is not None and is_late and not self._is_second_read:
             self._read(self._published)
@@ -156,7 +161,7 @@ class ScopeTask(Task):
             self.owner.settle(self, [self._pending] if proven else [])
 
     def _outcome(self, rows: Rows) -> Outcome:
-        """Whether the rows of a page can have survived; those of a deletion that is surely there by now have."""
+        """Judge whether the rows of a page can have survived. They can when the deletion is surely visible by now."""
         if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, self.owner.cluster_time_s()):
             return Outcome.POSSIBLE
         if not self.owner.reading.proves:
@@ -186,7 +191,7 @@ class ScopeTask(Task):
         self._publish(key, value, properties)
 
     def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:
-        """A row that was published, and is not there any more. Static columns that rows have come to bring are there."""
+        """Publish a null for a published row that is gone. A static row is not gone if its partition has rows now."""
         is_static = self._is_static(key_values)
         if is_static and has_rows:
             return
@@ -195,7 +200,7 @@ class ScopeTask(Task):
         self._publish(projection.record_key(key_values), projection.deleted, properties)
 
     def _is_static(self, key_values: RawRow) -> bool:
-        """A partition that has nothing but a static row comes as one row without clustering values."""
+        """True for a static row: a partition that has no other is answered as one row without clustering values."""
         return bool(self._projection.static_selection.value_columns) and None in key_values
 
     def _publish(self, key: bytes, value: bytes | None, properties: dict[str, str]) -> None:
@@ -209,7 +214,7 @@ class ScopeTask(Task):
         self.owner.publish(self, record)
 
     def _read_retried(self) -> None:
-        """One row that could not be converted, through its own bounds, so that its key comes with it."""
+        """Read one row that could not be converted, as a range of one row, so that the answer has its key."""
         clustering = self._retried.pop()
         self._read(
             ReadRequest(

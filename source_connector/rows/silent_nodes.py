@@ -18,7 +18,7 @@ _PROBE_EVERY_S: Final = 5.0
 
 @final
 class SilentNodes:
-    """What is known of the nodes by their answers. Any thread may ask and report: each step is one of the interpreter's."""
+    """Knows which nodes do not answer. Any thread may call it: each step is a single operation of the interpreter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,16 +26,19 @@ class SilentNodes:
         self._probe_at: dict[object, float] = {}
 
     def asked(self, node: object) -> None:
-        """A statement was sent to the node."""
+        """Note that a statement was sent to the node."""
         self._asked_at.setdefault(node, self._clock())
 
     def heard(self, node: object) -> None:
-        """The node has answered a statement."""
+        """Note that the node has answered a statement."""
         self._asked_at.pop(node, None)
         self._probe_at.pop(node, None)
 
     def comes_last(self, node: object) -> bool:
-        """True for a node that has said nothing for 2 s although it was asked; not for one statement each 5 s, which finds it out."""
+        """True for a node that was asked and has not answered for 2 s.
+
+        False for one statement every 5 s, which finds out if the node answers again.
+        """
         now = self._clock()
         if now - self._asked_at.get(node, now) <= SILENT_AFTER_S:
             return False

@@ -1,4 +1,4 @@
-"""A table's lives: each lasts from a CREATE to a DROP, and has a number, its epoch.
+"""The lives of a table: each lasts from a CREATE to a DROP, and has a number, its epoch.
 
 A reader of the data topic starts an empty table at the first record with a new table id. No record of an older id may
 follow that record: it would be the old table's key with the new table's row. So waiting events of an earlier epoch are
@@ -44,10 +44,10 @@ class TableLife:
         return not self._awaited
 
     def begins_anew(self, table: TableMetadata, owner: TaskOwner) -> bool:
-        """Take the table's new definition. True when it begins a new epoch. `owner` is whose tasks they are.
+        """Take the table's new definition. True when it begins a new epoch. `owner` is the owner of the table's tasks.
 
-        It does not if nothing shows which of two tables is the later one. Nor does it under the same id: events of both
-        lives wait together, and each leads to the row as it is.
+        No epoch begins if nothing shows which of two tables is the later one. Nor does one begin if the table id is the
+        same: then events of both lives wait together, and each leads to the current row.
         """
         before = self._table
         if before is not None and is_earlier_life(table, before):
@@ -67,7 +67,7 @@ class TableLife:
         self._awaited |= self._outbox.tasks_of(owner)
 
     def record_answered(self, task: Task) -> None:
-        """The broker has answered for a record of the task."""
+        """Note that the broker has answered for a record of the task."""
         if self._awaited and not task.unanswered:
             self._awaited.discard(task)
 

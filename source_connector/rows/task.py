@@ -1,4 +1,4 @@
-"""A task: what settles the events of one key or of one deletion, and the states of its life.
+"""A task settles the events of one key, or one deletion of many rows. These are the states of its life.
 
                            Cassandra refused the read
       start ──> WORKING ──────────────────────────────> ASKING
@@ -54,7 +54,7 @@ class TaskState(Enum):
 
 
 _WORKING: Final = TaskState.WORKING
-# Any other state may follow WORKING. It has no entry: each row passes there, and to look up an enum's member takes a while.
+# Any other state may follow WORKING. It has no entry: every row passes here, and a lookup by an enum's member is slow.
 _NEXT: Final = {
     TaskState.ASKING: (TaskState.RETRYING, TaskState.SETTING_ASIDE, TaskState.DISMISSED),
     TaskState.RETRYING: (TaskState.WORKING, TaskState.DISMISSED),
@@ -77,21 +77,21 @@ class Task(ABC):
         """The life of the table to which its events belong."""
         self.state: TaskState = _WORKING
         self.attempts = 0
-        """How many have ended. Answers to an ended attempt are ignored."""
+        """How many attempts have ended. Answers to an ended attempt are ignored."""
         self.failures = 0
         """How many of the attempts failed because of the event itself."""
         self.reads_answered = 0
         self.unanswered = 0
-        """Records that were handed over and neither acknowledged nor refused."""
+        """Records that were handed to the host and are neither acknowledged nor refused yet."""
         self.unstored = 0
         """Expiries that were handed over and are not stored yet."""
         self.settles_with: Sequence[PendingEvent] | None = None
-        """The proven events, when it is done but for its expiries."""
+        """The proven events, if the task only waits for its expiries to be stored; else None."""
         self.refused_bytes = 0
-        """Size of the last record that this attempt had refused: its frame to the host; 0 if none was."""
+        """Size of the last record of this attempt that was refused, as a frame to the host; 0 if none was refused."""
 
     def become(self, state: TaskState) -> None:
-        """Enter the next state of its life. The attempt ends when WORKING is left."""
+        """Enter the next state. The attempt ends when the task leaves WORKING."""
         before = self.state
         if before is _WORKING:
             self.attempts += 1
@@ -109,11 +109,11 @@ class Task(ABC):
 
     @abstractmethod
     def on_all_acknowledged(self) -> None:
-        """The data topic has every record that was handed over."""
+        """Go on, because the data topic has every record that was handed over."""
 
 
 class TaskOwner(Protocol):
-    """The table of a task: what a task asks of it, and who it gets its answers from."""
+    """The table of a task, as the task and the stages that answer it see the table."""
 
     @property
     def projection(self) -> Projection:
@@ -121,7 +121,7 @@ class TaskOwner(Protocol):
 
     @property
     def schema_id(self) -> int:
-        """Of the projection's schemas."""
+        """The id of the projection's schemas."""
 
     @property
     def epoch(self) -> int:
@@ -129,24 +129,24 @@ class TaskOwner(Protocol):
 
     @property
     def may_read_waiting(self) -> bool:
-        """False while a truncation is recorded, or the table's definition may be old. Events that wait are not read then."""
+        """False while a truncation is recorded, or the table's definition may be old: no waiting event is read then."""
 
     def read(self, task: Task, request: ReadRequest) -> None:
-        """Answered by `task.on_rows`, once, unless the task began again meanwhile."""
+        """Queue a read. `task.on_rows` gets the rows once, unless the attempt is over by then."""
 
     def publish(self, task: Task, record: SourceRecord) -> None:
-        """Answered by `task.on_all_acknowledged`, once for all records that are open."""
+        """Hand a record to the host. `task.on_all_acknowledged` follows when all of the task's are acknowledged."""
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
-        """The task is done; the proven ones of its events are remembered. Its expiries are stored before."""
+        """End the task when its expiries are stored. Its events are acknowledged, the proven ones are remembered."""
 
     def schedule(
         self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
     ) -> None:
-        """A row of the event's partition is to be read again in the second in which a part of it expires."""
+        """Let a row of the event's partition be read again in the second in which a part of it expires."""
 
     def is_published(self, pending: PendingEvent) -> bool:
-        """True when the data topic has the event's change already, by a replica's copy."""
+        """True when the data topic has the event's change already, from another replica's copy of the event."""
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
@@ -168,21 +168,21 @@ class TaskOwner(Protocol):
 
     @property
     def last_rows(self) -> LastRows | None:
-        """The rows that were published last, if they matter."""
+        """The rows that were published last; None unless unchanged rows are suppressed."""
 
     @property
     def write_times(self) -> WriteTimes:
-        """Of the changes that were settled last."""
+        """The write times of the changes that were settled last."""
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
-        """A read of this attempt is over."""
+        """Take the result of a read of this attempt."""
 
     def answered(self, task: Task, *, refused: bool) -> None:
-        """The data topic has, or has not, taken a record of the task."""
+        """Note that the data topic has taken or refused a record of the task."""
 
 
 class Reading(NamedTuple):
-    """Whether reads must be proven, and whether only the event's own node may do that."""
+    """The requirements of a read: `proves` if it must be proven, and if only the event's own node may prove it."""
 
     proves: bool = True
     only_by_event_node: bool = False

@@ -20,13 +20,13 @@ __all__ = ["Timeout", "Timeouts"]
 _log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
-# Shorter times are not statements' timeouts, and must not be late.
+# Shorter delays are not timeouts of statements. They get timers of their own, because they must not be late.
 _SHORTEST_S: Final = 1.0
 
 
 @final
 class Timeout:
-    """It lets go of its callback when it is cancelled, as the driver asks of a timer."""
+    """A timer for the driver. It drops its callback when it is cancelled."""
 
     __slots__ = ("_callback",)
 
@@ -34,18 +34,18 @@ class Timeout:
         self._callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Nothing is called any more."""
+        """Drop the callback."""
         self._callback = None
 
     def run(self) -> None:
-        """Call what is to be called, unless that was cancelled."""
+        """Call the callback, unless the timeout was cancelled."""
         callback = self._callback
         if callback is not None:
             callback()
 
 
 class Timeouts:
-    """`create` makes a timer of the driver's from a delay in seconds and a callback. Any thread may add."""
+    """Timeouts that share timers; thread-safe. `create` makes a timer from a delay in seconds and a callback."""
 
     def __init__(self, create: Callable[[float, Callable[[], None]], object]) -> None:
         self._create = create
@@ -53,7 +53,7 @@ class Timeouts:
         self._by_tick: dict[int, list[Timeout]] = {}
 
     def add(self, delay_s: float, callback: Callable[[], None]) -> Timeout:
-        """Call back after the delay, up to a quarter of a second later where it is a second or more."""
+        """Call back after the delay. If it is a second or more, up to a quarter of a second later."""
         timeout = Timeout(callback)
         if delay_s < _SHORTEST_S:
             self._create(delay_s, timeout.run)
@@ -62,7 +62,7 @@ class Timeouts:
         tick = math.ceil((now + delay_s) / _TICK_S)
         with self._lock:
             if tick not in self._by_tick:
-                # First the timer: where there can be none, no later timeout may rely on it.
+                # The timer comes first: if it cannot be created, no later timeout may rely on it.
                 self._create(tick * _TICK_S - now, partial(self._end, tick))
                 self._by_tick[tick] = []
             self._by_tick[tick].append(timeout)

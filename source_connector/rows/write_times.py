@@ -1,7 +1,7 @@
-"""Finds changes of one key that have the same write time, which therefore proves none of them. No I/O.
+"""Finds changes of one key that have the same write time: it proves none of them. No I/O.
 
-Clients choose write times (`USING TIMESTAMP`), often in whole milliseconds. Of two values with one write time Cassandra
-keeps the larger one, and a replica that lacks that write shows the other value with the very same time.
+Clients choose write times (`USING TIMESTAMP`), often in whole milliseconds. If two values have the same write time,
+Cassandra keeps the larger one. A replica that lacks that write shows the other value with the same write time.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ __all__ = ["WriteTimes"]
 
 _MOST_YOUNG: Final = 10_000
 _SEVERAL: Final = b""
-# Of one key. Most keys have one: a later write of the same columns replaces it.
+# How many writes of one key are kept. Most keys have one, because a later write of the same columns replaces it.
 _MOST_WRITES: Final = 4
 
-# A write time, the change's digest or `_SEVERAL`, and the columns.
+# A write time, the digest of the change (`_SEVERAL` for several changes), and the columns.
 _Write = tuple[int, bytes, tuple[str, ...]]
 
 
 class WriteTimes:
     """Remembers the latest write times of the keys that were settled last, of at least `most_young` keys.
 
-    It is in memory only. After a start or a takeover a change is compared with those that came since.
+    They are in memory only. After a start or takeover, a change is compared only with changes that were settled since.
     """
 
     def __init__(self, most_young: int = _MOST_YOUNG) -> None:
         self._most_young = most_young
-        # In two generations: what was not settled during one is forgotten.
+        # Two generations: a key that is not settled again during a generation is forgotten at its end.
         self._young: dict[bytes, tuple[_Write, ...]] = {}
         self._old: dict[bytes, tuple[_Write, ...]] = {}
 
     def remember(self, key: bytes, event: MutationEvent) -> None:
-        """The event of this key is settled."""
+        """Note that this event of the key is settled."""
         live, columns = event.live_cell_writetime_us, event.columns
         if live is None:
             return
@@ -47,7 +47,7 @@ class WriteTimes:
             self._young, self._old = {}, self._young
 
     def tied(self, events: Sequence[PendingEvent]) -> Sequence[PendingEvent]:
-        """Those of one key's events whose write time another change of one of their columns has, too."""
+        """Return those of one key's events that share their write time with another change of one of their columns."""
         known = self._known(events[0].cache_key)
         if known is None and len(events) == 1:  # the usual case
             return ()
@@ -72,7 +72,7 @@ class WriteTimes:
 
 
 def _with_write(known: tuple[_Write, ...], write: _Write) -> tuple[_Write, ...]:
-    """A key's writes, and this one: those that no later one has replaced in all columns, the last few of them."""
+    """The key's last few writes with this one. Writes that a later one replaces in all columns are left out."""
     kept: list[_Write] = []
     for each in known:
         if each[0] == write[0]:
@@ -91,7 +91,7 @@ def _replaces(later: _Write, earlier: _Write) -> bool:
 
 
 def _shared_places(writes: dict[tuple[int, bytes], tuple[str, ...]]) -> set[tuple[int | None, str]]:
-    """Write times and columns that more than one of the changes has."""
+    """Pairs of a write time and a column that more than one of the changes has."""
     seen = set[tuple[int | None, str]]()
     shared = set[tuple[int | None, str]]()
     for (live, _), columns in writes.items():

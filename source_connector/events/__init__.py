@@ -1,1 +1,1 @@
-"""Events topics: read, understood, remembered, set aside."""
+"""Events topics and what belongs to them: readers, decoders, published changes, dead letters, expiries."""

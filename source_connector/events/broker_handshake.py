@@ -1,4 +1,4 @@
-"""Why a TLS connection to the broker fails: the Pulsar client itself says only ConnectError."""
+"""Finds out why a TLS connection to the broker fails: the Pulsar client itself says only ConnectError."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TLS_PORT: Final = 6651
 
 
 def handshake_problem(service_url: str, trusted: str, *, check_hostname: bool) -> str | None:
-    """Connect to the first broker of a `pulsar+ssl` address; None when that works, and for any other address.
+    """Connect to the first broker of a `pulsar+ssl` address, and return the problem.
 
-    `trusted` is a file of PEM, empty for the system's own.
+    None if it works, and for any other address. `trusted` is a PEM file; empty for the system's certificates.
     """
     parts = urlsplit(service_url.partition(",")[0])
     if parts.scheme != "pulsar+ssl" or parts.hostname is None:

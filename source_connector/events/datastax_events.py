@@ -1,11 +1,11 @@
-"""Events of DataStax's agents: one row a message, KEY_VALUE with separate Avro key, and what they mean for a table. Pure.
+"""Decodes and interprets events of DataStax's agents: one row a message, KEY_VALUE with a separate Avro key. Pure.
 
     key         Avro record of the primary key's columns; clustering columns are null for static writes and partition deletes
     value       `MutationValue`: md5Digest (32 hex digits), nodeId (text), columns (always null)
     properties  `segpos` (<segment id>:<position>), `writetime` in microseconds, `token`
 
-They name neither the table's id nor the kind of change. So such an event counts as a change of the current table and
-of every column. Its write time is the newest one of its partition update.
+They name neither the table's id nor the kind of change. So such an event counts as a change of the current table and of
+all columns. Its write time is the newest one of its partition update.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DataStaxEvent:
 
 
 class DataStaxSchema:
-    """One version of such a topic's schema. Raises MalformedEventsError for a text that is none."""
+    """One version of the schema of such a topic. Raises MalformedEventsError for a text that is not a schema."""
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -59,7 +59,7 @@ class DataStaxSchema:
             raise MalformedEventsError(f"{len(data)} bytes are no KEY_VALUE schema of Avro ({error})") from error
 
     def decode(self, key: bytes, value: bytes, properties: Mapping[str, str]) -> DataStaxEvent:
-        """One message. Raises MalformedEventsError."""
+        """Decode one message. Raises MalformedEventsError."""
         try:
             fields = _record(key, self._key)
             change = _record(value, self._value)
@@ -78,14 +78,14 @@ class DataStaxSchema:
 
 
 def as_mutation_events(event: DataStaxEvent, projection: Projection) -> MutationEvents:
-    """The event as one of the table that the projection stands for. Raises MalformedEventsError when its key is not.
+    """The event as an event of the projection's table. Raises MalformedEventsError if its key does not fit the table.
 
-    Without clustering values it is a static write or a partition delete: a static row here, where static columns may show
-    which; else a partition deletion.
+    Without clustering values it is a static write or a partition delete. It becomes a static row if the table has
+    static columns, because a read of them may show which, else a partition deletion.
     """
     table = projection.table
     columns = table.primary_key
-    # By position, not by name: those agents keep the names that a column of the key had before it was renamed.
+    # By position, not by name: DataStax's agents keep the old name of a key column that was renamed.
     if len(event.key) != len(columns):
         raise MalformedEventsError(f"its key has {len(event.key)} columns, that of {table.full_name} {len(columns)}")
     try:
@@ -128,7 +128,7 @@ def as_mutation_events(event: DataStaxEvent, projection: Projection) -> Mutation
 
 
 def _digest(text: str, key: bytes, properties: Mapping[str, str]) -> bytes:
-    """16 bytes. A backfilled event has a constant in its place, which would make all of a key's the same."""
+    """The digest of 16 bytes. Backfilled events have a constant text instead; they get a hash of the message."""
     try:
         digest = bytes.fromhex(text)
     except ValueError:

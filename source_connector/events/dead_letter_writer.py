@@ -26,16 +26,16 @@ _BACKOFF: Final = Backoff(0.5, 30.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersWritten:
-    """The broker has the dead letters of one call of `write`. The thread that wrote gets this from its inbox, and calls `then`."""
+    """The broker has the dead letters of one `write`. The caller's thread gets this from its inbox and calls `then`."""
 
     then: Callable[[], None]
 
 
 class DeadLetterWriter(Stage):
-    """Writes dead letters, in a separate thread that starts with the first one.
+    """Writes dead letters in a separate thread, which starts with the first one.
 
-    It keeps trying while the broker is away. `post` gets a `DeadLettersWritten` for each call of `write`, or the
-    unexpected error, which ended the thread.
+    It keeps trying while the broker is down. `post` gets a `DeadLettersWritten` for each call of `write`, or the
+    unexpected error that ended the thread.
     """
 
     def __init__(
@@ -47,30 +47,30 @@ class DeadLetterWriter(Stage):
         self._post = post
         self._waiting: queue.SimpleQueue[tuple[Sequence[DeadLetter], Callable[[], None]]] = queue.SimpleQueue()
         self._failures = 0
-        """One behind the other."""
+        """Failures since the last letter that was written."""
         self._notices = Notices(_log)
         self._client: pulsar.Client | None = None
         self._producer: pulsar.Producer | None = None
 
     def write(self, letters: Sequence[DeadLetter], then: Callable[[], None]) -> None:
-        """Write dead letters. `then` is called when the broker has them: their events may not be acknowledged before."""
+        """Write dead letters. `then` is called when the broker has them: only then their events may be acknowledged."""
         if not self.is_started:
             self.start()
         self._waiting.put((letters, then))
 
     def run(self) -> None:
-        """Write, and try again. What is not written at the stop is given up: its events are not acknowledged."""
+        """Write, and try again. Letters that are not written at the stop are given up; their events come again."""
         while not self.stopping.is_set():
             letters, then = self._waiting.get()
             left = self._write(letters)
-            if left:  # behind those of others: what is refused may be this letter's fault
+            if left:  # they go behind the letters of others, because the first of them may itself be the cause
                 self._waiting.put((left, then))
                 self.stopping.wait(_BACKOFF.pause_s(self._failures))
             elif not self.stopping.is_set():
                 self._post(DeadLettersWritten(then=then))
 
     def _write(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-        """Those that are still to be written, from the first one on that is not taken."""
+        """Write dead letters. Return those that are not written: the first one that was refused, and all after it."""
         for at, letter in enumerate(letters):
             try:
                 self._send(letter)

@@ -2,8 +2,8 @@
 
 A dead letter holds the bytes of a message of an events topic: a message that could not be decoded, unchanged, or a
 message with the one event that could not be published. Its properties say where it came from and why it is here. A
-subscription of the topic keeps the dead letters. `resend` sends them again, which is safe at any time: an event leads
-to the row as it is then.
+subscription of the topic keeps the dead letters. `resend` sends them again. That is safe at any time, because an event
+leads to the row as it is at that time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ __all__ = ["RESEND_SUBSCRIPTION", "DeadLetter", "dead_letters", "new_producer", 
 
 _LATEST_SCHEMA: Final = -1
 _RECEIVE_TIMEOUT_MS: Final = 5_000
-# One reader at a time: lists are short, and the connector holds the subscription for a moment when it writes its first letter.
+# Only one reader may hold the subscription. A list takes a short time, and the connector holds the subscription only
+# for a moment when it writes its first letter.
 _LONGEST_TURN_S: Final = 10.0
 _BUSY_PAUSE_S: Final = 0.2
-# Messages that are no dead letters, before a topic counts as another one; some may have been written there by hand.
+# After so many messages that are no dead letters, the topic is not a dead-letter topic. Fewer may be written by hand.
 _MOST_OTHERS: Final = 1_000
 # A reason may quote a whole value.
 _LONGEST_REASON: Final = 2_000
 _MOST_NAMES: Final = 20
-# The errors of a broker that does not answer, or not yet.
+# Errors that mean that the broker does not answer (yet).
 _SILENCES: Final = (
     pulsar.Timeout,
     pulsar.ConnectError,
@@ -44,15 +45,15 @@ _SILENCES: Final = (
     pulsar.ServiceUnitNotReady,
     pulsar.TooManyLookupRequestException,
 )
-# Before the names of the properties that a DataStax agent's message had.
+# Prefix of the names of properties that the message of a DataStax agent had.
 _OWN: Final = "message."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that a topic partition of events is to get again, and why it was set aside.
+    """A message that is to be sent to its partition of an events topic again, and the reason why it was set aside.
 
-    `schema_version` is the version of the events topic's schema that the bytes were written by; None for the schema of
+    `schema_version` is the version of the events topic's schema with which `data` was written; None for the schema of
     this version of the connector.
     """
 
@@ -67,14 +68,14 @@ class DeadLetter:
     key: str = ""
     """The partition key's CQL bytes in hex."""
     message_key: str = ""
-    """Of a message of a DataStax agent; `message_properties` are its own, too."""
+    """The key of a DataStax agent's message. `message_properties` are the properties of that message."""
     message_properties: Mapping[str, str] = field(default_factory=dict)
     cut: str = ""
-    """What of the message is not here; such a letter cannot be sent again."""
+    """Names the parts of the message that are missing here. Such a letter cannot be sent again."""
 
     @classmethod
     def of_event(cls, pending: PendingEvent, reason: str) -> Self:
-        """An event that could not be published."""
+        """A dead letter of an event that could not be published."""
         event, message = pending.event, pending.message
         raw = message.raw or RawMessage(data=encode_events(message.only(event)))
         return cls(
@@ -91,7 +92,7 @@ class DeadLetter:
 
     @classmethod
     def of_message(cls, message: UnreadableMessage) -> Self:
-        """A message that could not be decoded."""
+        """A dead letter of a message that could not be decoded."""
         return cls(
             topic=message.topic,
             message_id=str(message.message_id),
@@ -120,7 +121,7 @@ class DeadLetter:
         return {name: text for name, text in found.items() if text}
 
     def without_its_properties(self) -> Self:
-        """A dead letter without the message's own key and properties, which leave no room for its own."""
+        """The same dead letter without the message's key and properties, which are too large beside its own."""
         texts = [self.message_key, *itertools.chain.from_iterable(self.message_properties.items())]
         cut = (
             f"its key and its {len(self.message_properties)} properties, {sum(len(each.encode()) for each in texts):,} "
@@ -130,7 +131,7 @@ class DeadLetter:
 
     @classmethod
     def from_message(cls, data: bytes, properties: Mapping[str, str]) -> Self:
-        """A letter from its message. Raises DeadLettersError for one that says nothing of an events topic."""
+        """The dead letter in a message. Raises DeadLettersError if the message does not name an events topic."""
         if not _is_letter(properties):
             raise DeadLettersError(
                 "a message without the property 'topic' is not a dead letter; is it the right topic?"
@@ -156,7 +157,7 @@ class DeadLetter:
 def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
     """All dead letters that were not sent again, oldest first; nothing is changed.
 
-    Raises DeadLettersError, and does so behind the letters for other messages among them.
+    Raises DeadLettersError. For messages that are no dead letters it does so only after all dead letters.
     """
     left = _Left(topic)
     with _Reading(options, topic) as reading:
@@ -168,10 +169,11 @@ def dead_letters(options: PulsarOptions, topic: str) -> Generator[DeadLetter, No
 
 
 def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, None]:
-    """Send all dead letters to their events topics again; each is yielded when the broker has it.
+    """Send all dead letters to their events topics again. Each is yielded when the broker has it.
 
-    A dead letter leaves the dead-letter topic then, and not before. Raises DeadLettersError, and does so behind the others for
-    letters that hold too little of their message, for those that their topics do not take, and for other messages.
+    Only then a dead letter leaves the dead-letter topic. Raises DeadLettersError. It does so only after all others for
+    letters that lack a part of their message, for letters that their topics do not take, and for messages that are no
+    dead letters.
     """
     left = _Left(topic)
     with _Reading(options, topic) as reading:
@@ -194,7 +196,7 @@ def resend(options: PulsarOptions, topic: str) -> Generator[DeadLetter, None, No
 
 @dataclass(slots=True)
 class _Names:
-    """The first of some names, and how many there are: a topic may have any number."""
+    """The number of some names, and the first of them: a topic may have any number."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -206,14 +208,14 @@ class _Names:
 
     @property
     def text(self) -> str:
-        """For a message."""
+        """The names for an error message."""
         more = f" and {self.count - _MOST_NAMES:,} more" if self.count > _MOST_NAMES else ""
         return ", ".join(self.first) + more
 
 
 @dataclass(slots=True)
 class _Left:
-    """What stays on the dead-letter topic, for the error at the end."""
+    """The messages that stay on the dead-letter topic, for the error at the end."""
 
     topic: str
     cut: list[str] = field(default_factory=list)
@@ -222,14 +224,14 @@ class _Left:
     foreign: _Names = field(default_factory=_Names)
 
     def letter_of(self, message: pulsar.Message) -> DeadLetter | None:
-        """None for a message that is not a dead letter: somebody wrote it here by hand."""
+        """The dead letter in a message; None if it is none, because somebody wrote it by hand."""
         if _is_letter(message.properties()):
             return DeadLetter.from_message(message.data(), message.properties())
         self.foreign.add(str(message.message_id()))
         return None
 
     def report(self) -> None:
-        """Raises DeadLettersError if anything stays."""
+        """Raise DeadLettersError if any message stays."""
         problems = []
         if self.cut:
             problems.append(
@@ -261,9 +263,9 @@ def _is_letter(properties: Mapping[str, str]) -> bool:
 
 
 class _Look(NamedTuple):
-    """The first messages of a partition: whether there may be dead letters, and how many other messages were read.
+    """The result of reading a partition's first messages. `others` is the number of messages that are no dead letters.
 
-    `is_cut`: further messages were not read.
+    `is_cut`: there may be further messages, which were not read.
     """
 
     may_have_letters: bool
@@ -272,9 +274,9 @@ class _Look(NamedTuple):
 
 
 class _Refusal(NamedTuple):
-    """Why a letter was not sent. `is_silence`: its topic may take it without being mended.
+    """Why a letter was not sent. `is_silence`: the broker did not answer, so the topic itself may be in order.
 
-    Not the exception: its traceback would keep the letters.
+    The exception is not kept, because its traceback would keep the letters in memory.
     """
 
     reason: str
@@ -300,9 +302,10 @@ class _Reading:
             raise DeadLettersError(f"{self._topic}: {error}") from error
 
     def messages(self) -> Iterator[pulsar.Message]:
-        """Those that are there now, not those that come meanwhile. Raises DeadLettersError if none of many is a dead letter.
+        """The messages that are there now, not those that come meanwhile.
 
-        Partition by partition: a consumer of several does not tell where its topic ends.
+        They are read partition by partition, because a consumer of several partitions cannot tell where they end.
+        Raises DeadLettersError if there are messages, but none is a dead letter.
         """
         looks = {each: self._look(each) for each in self._client.get_topic_partitions(self._topic)}
         others = sum(each.others for each in looks.values())
@@ -344,7 +347,7 @@ class _Reading:
             raise DeadLettersError(text) from error
 
     def _look(self, partition: str) -> _Look:
-        """A subscription would keep the messages of another topic for ever, so a reader looks first."""
+        """Read the first messages with a reader. On a wrong topic, a subscription would keep all messages for ever."""
         others = 0
         with closing(self._client.create_reader(partition, pulsar.MessageId.earliest)) as reader:
             try:
@@ -353,13 +356,16 @@ class _Reading:
                         return _Look(may_have_letters=True, others=others)
                     others += 1
             except pulsar.Timeout:
-                # It does not tell; the subscription does.
+                # The reader does not tell if there are more messages. The subscription does.
                 return _Look(may_have_letters=not others, others=others, is_cut=True)
         return _Look(may_have_letters=False, others=others, is_cut=others == _MOST_OTHERS)
 
     @staticmethod
     def _next(consumer: pulsar.Consumer) -> pulsar.Message | None:
-        """None when what lies before the end was acknowledged already. Raises pulsar.PulsarException when the broker pauses."""
+        """The next message; None if all messages up to the end are acknowledged already.
+
+        Raises pulsar.PulsarException if the broker does not answer.
+        """
         for _ in range(2):
             try:
                 return consumer.receive(timeout_millis=_RECEIVE_TIMEOUT_MS)
@@ -369,12 +375,15 @@ class _Reading:
         return None
 
     def acknowledge(self, message: pulsar.Message) -> None:
-        """The letter is not needed any more."""
+        """Remove a letter that is not needed any more."""
         assert self._consumer is not None
         self._consumer.acknowledge(message)
 
     def send(self, letter: DeadLetter) -> _Refusal | None:
-        """To its events topic. None when the broker has it; a topic that has not taken an earlier letter is not asked again."""
+        """Send a letter to its events topic. None when the broker has it.
+
+        A topic that refused an earlier letter is not asked again.
+        """
         place = letter.topic, letter.schema_version
         if place in self._refusals:
             return self._refusals[place]
@@ -392,7 +401,7 @@ class _Reading:
 
     def _producer(self, letter: DeadLetter) -> pulsar.Producer:
         """A producer that writes bytes as the letter's writer did."""
-        if letter.message_key:  # key and value stand apart there, and a message without a version is read by the latest
+        if letter.message_key:  # key and value are separate; a message without a version is read by the latest schema
             return new_producer(self._client, letter.topic)
         if letter.schema_version is None:
             schema = ReadyBytes.of("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)
@@ -403,12 +412,12 @@ class _Reading:
 
 
 def new_producer(client: pulsar.Client, topic: str, **settings: object) -> pulsar.Producer:
-    """Its messages are as large as they have to be: one that came compressed or in chunks is larger than a broker takes."""
+    """A producer that sends large messages in chunks. A message that came compressed or in chunks may need that."""
     return client.create_producer(topic, batching_enabled=False, chunking_enabled=True, **settings)
 
 
 def subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
-    """The subscription that keeps the dead letters of a topic. Raises pulsar.ConsumerBusy while another has it."""
+    """The subscription that keeps a topic's dead letters. Raises pulsar.ConsumerBusy while another consumer has it."""
     return client.subscribe(
         topic,
         RESEND_SUBSCRIPTION,

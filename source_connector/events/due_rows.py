@@ -1,8 +1,8 @@
-"""DueRow: a row that waits for the second in which a part of it expires; those that were handed over, and their bytes.
+"""Rows that wait for the second in which a part of them expires: the queue to the storing thread, and their encoding.
 
-Every key that waits is packed once more when its row is published, so this is part of what a row costs. `encode_due_rows`
-gives the bytes of `encode_events` at a tenth of the CPU. An event of an expiry has no place in a commit log, no write time and
-no bounds: most of its fields are constant.
+A waiting key is packed each time that its row is published, so this adds to the cost of a row. `encode_due_rows` gives
+the same bytes as `encode_events` at a tenth of the CPU time. An event of an expiry has no place in a commit log, no
+write time and no bounds, so most of its fields are constant.
 
     message => header of encode_events, column_sets, events, each an Avro array: count, items, 0
 """
@@ -22,28 +22,28 @@ __all__ = ["DueRow", "DueRows", "divided", "encode_due_rows"]
 _END: Final = b"\0"
 _NULL: Final = b"\0"
 _NOT_NULL: Final = b"\2"
-# Position 0, ordinal 0, and the kind's place in the schema's enum.
+# Position 0, ordinal 0, and the index of the kind in the schema's enum.
 _ROW: Final = b"\0\0\0"
 _STATIC_ROW: Final = b"\0\0\4"
-# Behind the digest: no write times, no deletion time, and the second is not null.
+# The fields after the digest: no write times, no deletion time, and the second is not null.
 _SECOND: Final = b"\0\0\0\2"
-# No column set and no event.
+# The bytes of no column set and no event, at the end of a message without events.
 _NOTHING: Final = 2
 # Nothing is known of the row's marker: a later INSERT may have written another one.
 _NO_MARKER: Final = _NOT_NULL + zigzag(NO_MARKER)
-# What a second and the constant fields take at most, with some room.
+# The most bytes of a second and the constant fields, with some reserve.
 _FIXED_BYTES: Final = 80
 # A second, columns, and their digest.
 _What = tuple[int, tuple[str, ...], bytes]
 
 
 Arrived = tuple[Callable[[], None], str, EventsMessage, "DueRow"]
-"""What follows, the expiry topic, the message of the event, the row."""
+"""The function to call when the row is stored, the expiry topic, the message of the event, the row."""
 
 
 @final
 class DueRow:
-    """A row, or a static row. Its fields are those of the `MutationEvent` of kind ROW or STATIC_ROW that comes in this second."""
+    """A row or static row. Its fields are those of the `MutationEvent` (ROW or STATIC_ROW) that comes in `second`."""
 
     __slots__ = ("clustering", "columns", "digest", "is_static", "key", "partition_key", "second")
 
@@ -67,14 +67,14 @@ class DueRow:
         self.digest: Final = digest
 
     def size(self) -> int:
-        """Somewhat more than its bytes in a message."""
+        """An upper bound of its bytes in a message, without `columns`."""
         size = len(self.key) + len(self.partition_key) + _FIXED_BYTES
         for value in self.clustering:
             size += 4 if value is None else len(value) + 4
         return size
 
     def encoded(self, column_set: bytes) -> bytes:
-        """Avro binary of its event. `column_set` is the encoded place of its columns in the message."""
+        """Avro binary of its event. `column_set` is the encoded index of its columns in the message's column sets."""
         key, partition_key = self.key, self.partition_key
         kind = _STATIC_ROW if self.is_static else _ROW
         parts = [kind, zigzag(len(key)), key, zigzag(len(partition_key)), partition_key]
@@ -91,9 +91,10 @@ class DueRow:
 
 @final
 class DueRows:
-    """Rows from the source's thread, which calls `is_known` and `add`, to the thread that stores them, which calls the others.
+    """The queue of rows from the source's thread (`is_known`, `add`) to the thread that stores them (`take`, `forget`).
 
-    The last rows that were stored are known, in two generations: what was not stored during one is forgotten.
+    The last rows are known, in two generations: a row that does not come again during a generation is forgotten at its
+    end.
     """
 
     def __init__(self, max_known: int) -> None:
@@ -116,9 +117,10 @@ class DueRows:
         return known == what
 
     def add(self, then: Callable[[], None], topic: str, message: EventsMessage, row: DueRow) -> None:
-        """Store the row on this expiry topic; `then` follows when the broker has it.
+        """Store the row on this expiry topic. `then` is called when the broker has it.
 
-        Its event is to come, in its second, to the topic partition of the message, that of its newest event.
+        In its second, its event will come to the topic partition of `message`, which is the message of the key's newest
+        event.
         """
         self._arrived.append((then, topic, message, row))
 
@@ -127,12 +129,12 @@ class DueRows:
         return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def forget(self) -> None:
-        """No row is known any more: a topic was deleted, and what it had is to be stored again."""
+        """Forget all known rows, because a topic was deleted: its rows must be stored again."""
         self._is_emptied = True
 
 
 def divided(rows: Sequence[DueRow], most_rows: int, most_bytes: int) -> list[tuple[int, int]]:
-    """Rows in messages of a limited size, in their order: the index of each one's first row, and of its end."""
+    """Divide the rows into messages of a limited size, in order. Return the indexes of each one's first row and end."""
     found: list[tuple[int, int]] = []
     first = size = 0
     for at, row in enumerate(rows):
@@ -145,7 +147,7 @@ def divided(rows: Sequence[DueRow], most_rows: int, most_bytes: int) -> list[tup
 
 
 def encode_due_rows(message: MutationEvents, rows: Sequence[DueRow]) -> bytes:
-    """Avro binary by MUTATION_EVENTS_SCHEMA of a message without events, with these rows as its events, one or more."""
+    """Avro binary, by MUTATION_EVENTS_SCHEMA, of a message without events, with these rows (at least one) added."""
     header = encode_events(message)
     sets: dict[tuple[str, ...], bytes] = {}
     events: list[bytes] = []

@@ -32,14 +32,14 @@ class EventsConsumer:
         self._readers: dict[str, TopicReader] = {}
 
     def follow(self, topic: str) -> None:
-        """Read a topic from now on, as soon as it exists; one that is read already is left as it is."""
+        """Read a topic from now on, as soon as it exists. Does nothing if it is read already."""
         if topic in self._readers:
             return
         self._limits.add_topic()
         self.again(topic)
 
     def again(self, topic: str) -> None:
-        """Read a topic whose reader has ended with an error."""
+        """Start a new reader of a topic, because the last one has ended with an error."""
         reader = self._readers[topic] = TopicReader(
             self._connection, topic, self._subscription, self._limits, self._post
         )
@@ -47,11 +47,11 @@ class EventsConsumer:
 
     @property
     def partitions_gotten(self) -> int:
-        """How many topic partitions this instance began to read, or got from another one."""
+        """How many topic partitions this instance began to read or took over from another instance."""
         return sum(reader.partitions_gotten for reader in self._readers.values())
 
     def close(self) -> None:
-        """Stop receiving, send what is acknowledged, close the connection."""
+        """Stop receiving, send the acknowledgements, close the connection."""
         for reader in self._readers.values():
             reader.ask_to_stop()
         for reader in self._readers.values():

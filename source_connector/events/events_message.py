@@ -18,19 +18,20 @@ __all__ = [
 ]  # fmt: skip
 
 STALE_AFTER_S: Final = 5.0
-"""From a read to the broker's answer. Pulsar does not fence a source: what an instance sends so late, another may have overtaken."""
+"""Longest time from a read to the broker's answer. Pulsar does not fence a source: a later record may follow a newer one
+of another instance, so it is checked."""
 
 
 class Origin(Protocol):
     """Who received a message, and acknowledges it."""
 
     def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
-        """So many events of the message need nothing more; the last one acknowledges it."""
+        """Note that so many events of the message are settled. The last one acknowledges the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawMessage:
-    """A message as the broker gave it; `key` and `properties` matter where DataStax's agents write."""
+    """A message as the broker gave it. `key` and `properties` are used only for messages of DataStax's agents."""
 
     data: bytes
     key: str = ""
@@ -39,10 +40,11 @@ class RawMessage:
 
 @final
 class EventsMessage:
-    """One message; `identity` distinguishes it from all others, `unsettled` counts the events that need something yet.
+    """One message. `identity` distinguishes it from all others, `unsettled` counts the events that are not settled.
 
-    After `overtaken_after`, a time of `time.monotonic`, another instance may have worked on its events: a record that the
-    broker has later is checked. `raw` is there for a message of a DataStax agent, the kind of whose event is a guess
+    After `overtaken_after`, a time of `time.monotonic`, another instance may have processed its events. So a record
+    that the broker has only later is checked. `raw` is set for a message of a DataStax agent: the kind of its event is
+    a guess
     (`source_connector.events.datastax_events`).
     """
 
@@ -76,7 +78,7 @@ class EventsMessage:
         self.table_id = content.table_id
         self.table_id_bytes = content.table_id.bytes
         self.pending = [PendingEvent(event, self) for event in content.events]
-        # A clearing is settled like an event; what has neither is acknowledged at once.
+        # A clearing is settled like an event. A message without either is acknowledged at once.
         self.unsettled = len(content.events) + (content.clearing is not None)
 
     def column_names(self) -> frozenset[str]:
@@ -84,12 +86,12 @@ class EventsMessage:
         return frozenset[str]().union(*{pending.event.columns for pending in self.pending})
 
     def take_events(self) -> list[PendingEvent]:
-        """The events, once: the caller keeps them from here on."""
+        """Take the events. They can be taken only once, and the message no longer holds them."""
         events, self.pending = self.pending, []
         return events
 
     def settle(self, events: int = 1) -> None:
-        """So many events of the message need nothing more."""
+        """Note that so many events of the message are settled."""
         if self.origin is not None:
             self.origin.settled(self, events)
 
@@ -111,7 +113,7 @@ class EventsMessage:
 class PendingEvent:
     """An event and the message that it came with.
 
-    `unsure_since`, a time of `time.monotonic`, is 0 until a read left it open whether its write was visible.
+    `unsure_since` is when a read first could not tell if the event's write was visible, by `time.monotonic`; 0 before.
     """
 
     __slots__ = ("event", "message", "unsure_since")
@@ -123,13 +125,13 @@ class PendingEvent:
 
     @property
     def cache_key(self) -> bytes:
-        """The event's key, distinct from those of all tables."""
+        """The event's key with the table id, so that it differs from keys of other tables."""
         return self.message.table_id_bytes + self.event.key
 
 
 @final
 class UnreadableMessage:
-    """A message of an events topic that holds no events by its schema."""
+    """A message of an events topic that could not be decoded by its schema."""
 
     __slots__ = ("identity", "message_id", "origin", "raw", "reason", "schema_version", "topic", "unsettled")
 
@@ -156,7 +158,7 @@ class UnreadableMessage:
 
 @final
 class DataStaxMessage:
-    """One message of a DataStax agent, which says what changed only together with the table's metadata."""
+    """One message of a DataStax agent. It takes the table's metadata to understand what has changed."""
 
     __slots__ = ("event", "identity", "message_id", "origin", "raw", "topic", "unsettled")
 
@@ -179,7 +181,7 @@ class DataStaxMessage:
         self.unsettled = 1
 
     def understood(self, content: MutationEvents) -> EventsMessage:
-        """The same message, now that its event is known to be one of a table."""
+        """The same message, understood as an event of a table."""
         return EventsMessage(
             identity=self.identity,
             message_id=self.message_id,
@@ -190,7 +192,7 @@ class DataStaxMessage:
         )
 
     def unreadable(self, reason: str) -> UnreadableMessage:
-        """The same message, now that its event is known to be none of the table."""
+        """The same message, as one that is no event of the table."""
         return UnreadableMessage(
             identity=self.identity, message_id=self.message_id, topic=self.topic, raw=self.raw, schema_version=-1,
             reason=reason, origin=self.origin,

@@ -21,12 +21,12 @@ __all__ = ["read_events"]
 
 _KINDS: Final[list[MutationKind]] = list(MutationKind)
 _DIGEST_LENGTH: Final = 16
-# Of a long; more would not be one.
+# The largest shift within a long.
 _MOST_BITS: Final = 63
 
 
 def read_events(data: bytes) -> MutationEvents:
-    """A message that was written by MUTATION_EVENTS_SCHEMA. Raises MalformedEventsError."""
+    """Decode a message that was written with MUTATION_EVENTS_SCHEMA. Raises MalformedEventsError."""
     try:
         return _Reader(data).message()
     except (IndexError, ValueError):
@@ -36,7 +36,7 @@ def read_events(data: bytes) -> MutationEvents:
 
 @final
 class _Reader:
-    """A place in the bytes. Raises IndexError and ValueError for what is not as our agents write it."""
+    """Reads a message's bytes in order. Raises IndexError or ValueError for bytes that our agents would not write."""
 
     __slots__ = ("_at", "_data", "_length")
 
@@ -115,7 +115,7 @@ class _Reader:
         return found
 
     def _count(self) -> int:
-        """Items of the next block; what has more of them than bytes is damaged."""
+        """The number of items in the next block. A block with more items than the message has bytes is damaged."""
         count = self._long()
         if count < 0 or count > self._length:
             raise ValueError

@@ -1,23 +1,24 @@
-"""The expiry topics: where rows wait, in Pulsar's delayed delivery, for the second in which something of them expires.
+"""The expiry topics: rows wait there, in Pulsar's delayed delivery, for the second in which a part of them expires.
 
     DueRows -> (0.2 s) packed by second and events partition -> expiry topic ~~ delayed ~~> held until the second has come
                                                                                    '-> the key's own partition of events
 
-A message of an expiry topic holds a message for the events topic as it will be published there, and properties: `second` (when
-it is due), `deliver_at` (when the broker was asked for it), `target` (the topic partition), `keys` (how many). One thread owns all
-of it; the client's threads and the source's only put into its queue and into `DueRows`. A message is acknowledged when the events topic has its
-events, so a key may be checked twice, and is never left out.
+A message of an expiry topic holds a message for the events topic as it will be published there, and properties:
+`second` (when it is due), `deliver_at` (when the broker is to deliver it), `target` (the topic partition), `keys` (how
+many). One thread owns the state. The client's threads and the source's thread only put into its queue and into
+`DueRows`. A message is acknowledged when the events topic has its events. So a key may be checked twice, but is never
+left out.
 
-What is due in more than ten days is delivered and stored anew every ten days: a ledger stays on the bookies until all of
-its messages are acknowledged.
+A message that is due in more than ten days is delivered and stored again every ten days, because a ledger stays on the
+bookies until all of its messages are acknowledged.
 
-What is stored does not wake the thread: it takes all of it every 0.2 s, for two threads that wake each other for every key
-cost more than the key.
+Rows that are to be stored do not wake the thread. It takes all of them every 0.2 s, because threads that wake each
+other for every key cost more than the key.
 
 Calls that wait for a broker run in threads of their own (`TopicOpenings`). So a topic that no broker serves delays only its own
 keys.
 
-The module has some more than 600 lines, because one thread owns the states between which a key moves: stored, waiting, held.
+The module is somewhat longer than 600 lines, because one thread owns all states of a key: stored, waiting, held.
 """
 
 from __future__ import annotations
@@ -54,23 +55,25 @@ _log = logging.getLogger(__name__)
 
 EXPIRY_SUBSCRIPTION: Final = "expiry"
 _PACK_S: Final = 0.2
-"""How long keys wait for company at most. Their events are acknowledged so much later, and their records are not."""
+"""How long keys wait at most to be packed together. That delays the acknowledgement of events, but not records."""
 _MOST_KEYS: Final = 1000
 _MOST_BYTES: Final = 256 * 1024
-# Brokers deliver up to a tick (1 s) early or late; what is early is held here.
+# Brokers deliver up to a tick (1 s) early or late. A message that comes early is held here.
 _EARLIER_S: Final = 1
 _BEHIND_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 10 * 86_400
-# A broker reads no further behind 50,000 messages whose times only increase, for it assumes that all delays are equal
-# (delayedDeliveryFixedDelayDetectionLookahead). A message behind them that is due sooner would be late. So one of 500 is
+# After 50,000 messages whose times only increase, a broker stops to read ahead, because it assumes that all delays are
+# equal (delayedDeliveryFixedDelayDetectionLookahead). A later message that is due sooner would come late. So one
+# message of 500 is
 # requested early.
 _EARLY_ONE_OF: Final = 500
 _OUT_OF_ORDER_S: Final = 30
 _TOO_EARLY_S: Final = 60
 _PROBE_S: Final = 180
-# By the time that has passed, not by the clocks of broker and Cassandra, which may differ.
+# A message that comes within this time after it was stored came at once. The clocks of broker and Cassandra do not
+# matter.
 _AT_ONCE_S: Final = 30
-# No clock is so far off. Where the delay was switched off later, old messages come at once.
+# No clock is wrong by so much. If delayed delivery was switched off later, old messages come that early.
 _EARLIEST_S: Final = 3600
 _SEARCH_S: Final = 10.0
 _HINT_S: Final = 30.0
@@ -84,13 +87,13 @@ _SECOND, _DELIVER_AT, _TARGET, _KEYS, _PROBE = "second", "deliver_at", "target",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiriesStored:
-    """The broker has some expiries; `then` is to be called in the source's thread."""
+    """The broker has some expiries. The functions in `then` are to be called in the source's thread."""
 
     then: tuple[Callable[[], None], ...]
 
 
 class _Place(NamedTuple):
-    """The common values of the rows of one message, and the second in which they are due."""
+    """The values that all rows of one message share, such as the second in which they are due."""
 
     topic: str
     target: str
@@ -102,7 +105,7 @@ class _Place(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, bytes]:
-        """Of a message that may take more keys. A UUID takes long to compare; its bytes do not."""
+        """The key in `_waiting`. It has the UUID's bytes, because they are faster to compare."""
         return self.target, self.second, self.table_id.bytes
 
 
@@ -118,7 +121,7 @@ class _Packed:
     failures: int = 0
 
     def parts(self) -> list[_Packed]:
-        """Messages that a broker takes: many keys may have come while the topic was not open, or while nothing was taken."""
+        """Split into messages that a broker accepts. Many keys may have come while the topic could not be used."""
         return [self._part(first, end) for first, end in divided(self.rows, _MOST_KEYS, _MOST_BYTES)]
 
     def _part(self, first: int, end: int) -> _Packed:
@@ -141,9 +144,9 @@ class _Held:
 
 
 class ExpiryTopics(Stage):
-    """Owns the thread, the consumers and the producers. `post` takes what is stored, or the error that ended the thread.
+    """Owns the thread, the consumers and the producers. `post` takes each `ExpiriesStored`, or the error that ended it.
 
-    `time_s` is the cluster's time. A DeploymentError comes where the broker delivers at once what is to be delayed.
+    `time_s` is the cluster's time. The error is a DeploymentError if the broker delivers delayed messages at once.
     """
 
     def __init__(
@@ -159,12 +162,13 @@ class ExpiryTopics(Stage):
         self._time_s = time_s
         self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.due_rows: Final = DueRows(max_known)
-        """What is to be stored: the source's thread adds to it."""
+        """The rows that are to be stored. The source's thread adds to them."""
         self._pack_at = 0.0
         # By target, second and table.
         self._waiting: dict[tuple[str, int, bytes], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
-        # By expiry topic, the messages that are not acknowledged: a limit for each, so that no table delays another one.
+        # By expiry topic: the number of held messages. Each topic has its own limit, so that no table delays another
+        # one.
         self._held_of: Counter[str] = Counter()
         self._paused: dict[str, pulsar.Consumer] = {}
         self._numbers = itertools.count()
@@ -176,7 +180,7 @@ class ExpiryTopics(Stage):
         self._targets = TopicOpenings(self._open_target, self._steps.put, self._cannot_forward)
         self._in_flight: Counter[str] = Counter()
         self._last_stored: dict[str, int] = {}
-        # By expiry topic: how many messages were stored, and the latest time that one of them was asked for.
+        # By expiry topic: how many messages were stored, and the latest time at which one of them is to be delivered.
         self._delayed: dict[str, tuple[int, int]] = {}
         self._next_search = 0.0
         self._is_searching = False
@@ -187,7 +191,7 @@ class ExpiryTopics(Stage):
     # Called by the source's thread.
 
     def follow(self, topic: str) -> None:
-        """Deliver what an expiry topic holds."""
+        """Read an expiry topic from now on."""
         if not self.is_started:
             self.start()
         self._steps.put(functools.partial(self._follow, topic))
@@ -199,7 +203,7 @@ class ExpiryTopics(Stage):
     # The stage's thread.
 
     def run(self) -> None:
-        """Until the stop. What is not stored then is not acknowledged, and what is held is delivered again."""
+        """Run until the stop. Events whose rows are not stored by then, and held messages, are delivered again."""
         while not self.stopping.is_set():
             try:
                 self._steps.get(timeout=self._wait_s())()
@@ -225,7 +229,7 @@ class ExpiryTopics(Stage):
             self._unprobed.add(topic)
 
     def _open_topics(self) -> None:
-        """Subscribe before anything is stored, for what no subscription holds is trimmed."""
+        """Subscribe before anything is stored, because messages that no subscription holds are deleted."""
         for topic in self._topics - self._consumers.opened.keys():
             self._consumers.get(topic)
         for topic in self._unprobed & self._consumers.opened.keys():
@@ -235,7 +239,7 @@ class ExpiryTopics(Stage):
                 self._unprobed.discard(topic)
 
     def _subscribe(self, topic: str) -> pulsar.Consumer:
-        """In a thread of its own, as the next two."""
+        """Open a consumer. Runs in a thread of its own, like the next two methods."""
         import pulsar
 
         return self._connection.client().subscribe(
@@ -250,7 +254,7 @@ class ExpiryTopics(Stage):
     def _open_store(self, topic: str) -> pulsar.Producer:
         import pulsar
 
-        # Events of one second have most of their bytes in common.
+        # Events of one second have most bytes in common.
         return self._connection.client().create_producer(
             topic,
             batching_enabled=False,
@@ -265,7 +269,7 @@ class ExpiryTopics(Stage):
         )
 
     def _ready(self, producers: TopicOpenings[pulsar.Producer], topic: str) -> pulsar.Producer | None:
-        """None while it cannot be used without waiting for it: the client waits where too much is in flight."""
+        """The topic's producer; None while a send could block, because it is not open or has too much in flight."""
         return None if self._in_flight[topic] >= _MOST_IN_FLIGHT else producers.get(topic)
 
     def _cannot_store(self, topic: str, error: Exception) -> None:
@@ -288,14 +292,14 @@ class ExpiryTopics(Stage):
         self._notices.say(topic, what, self._hint)
 
     def _hint(self) -> str:
-        """One for all topics, because it may take seconds to find."""
+        """A hint for all topics. It is kept for a while, because it may take seconds to find."""
         if time.monotonic() >= self._next_hint:
             self._last_hint = self._connection.hint()
             self._next_hint = time.monotonic() + _HINT_S
         return self._last_hint
 
     def _probe(self, producer: pulsar.Producer) -> None:
-        """A message that holds nothing: where delayed delivery is off, it comes at once, and that is reported at the start."""
+        """Send an empty delayed message. If delayed delivery is off, it comes at once, and that is reported early."""
         import pulsar
 
         deliver_at = int(self._time_s()) + _PROBE_S
@@ -304,7 +308,7 @@ class ExpiryTopics(Stage):
             producer.send_async(b"", _ignore, properties=properties, deliver_at=deliver_at * 1000)
 
     def _pack(self) -> None:
-        """Take all keys that have arrived."""
+        """Take all rows that have arrived."""
         now = time.monotonic()
         if now < self._pack_at:
             return
@@ -332,13 +336,13 @@ class ExpiryTopics(Stage):
                 continue
             del self._waiting[packed.place.key]
             parts = packed.parts()
-            # What the client refuses for one part, it refuses for all.
+            # If the client refuses one part, it refuses all others.
             sent = next((number for number, part in enumerate(parts) if not self._send(producer, part)), len(parts))
             for part in parts[sent + 1 :]:
                 self._wait_again(part)
 
     def _send(self, producer: pulsar.Producer, packed: _Packed) -> bool:
-        """False when the client did not take it; it waits again then."""
+        """Send the message. False if the client did not take it: then its rows wait again."""
         import pulsar
 
         place = packed.place
@@ -376,7 +380,7 @@ class ExpiryTopics(Stage):
         producer.send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
 
     def _out_of_order(self, topic: str, deliver_at: int, now_s: int) -> int:
-        """When to request a message: one of many before the latest time of the others. It is held here until it is due."""
+        """When the broker is to deliver a message. One of many comes early, and is held here until it is due."""
         count, latest = self._delayed.get(topic, (0, 0))
         self._delayed[topic] = count + 1, max(latest, deliver_at)
         if (count + 1) % _EARLY_ONE_OF:
@@ -386,7 +390,7 @@ class ExpiryTopics(Stage):
     def _sent(
         self, packed: _Packed, producer: pulsar.Producer, result: pulsar.Result, message_id: pulsar.MessageId
     ) -> None:
-        """In the client's thread. It holds the producer: when a producer is freed, its messages in flight get no answer."""
+        """Called in the client's thread. `producer` is kept alive by this: a freed producer gets no more answers."""
         import pulsar
 
         if result == pulsar.Result.Ok:
@@ -421,7 +425,7 @@ class ExpiryTopics(Stage):
     # From the expiry topics to the events topics.
 
     def _received(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """In the client's thread."""
+        """Called in the client's thread."""
         self._steps.put(functools.partial(self._hold, topic, consumer, message))
 
     def _hold(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
@@ -451,7 +455,7 @@ class ExpiryTopics(Stage):
                 f"{topic}: a message came {early_s:.0f} s before its time, and waits here: the broker's clock is ahead of "
                 "Cassandra's, or a node's clock is behind; set the clocks",
             )
-        # Keys that are due later were delivered early so that ledgers can be deleted.
+        # Keys that are due much later were delivered now, so that old ledgers can be deleted.
         from_s = max(now_s, deliver_at)
         at_s = from_s if held.second - from_s > _TOO_EARLY_S else held.second + _BEHIND_S
         self._hold_until(held, at_s)
@@ -461,7 +465,7 @@ class ExpiryTopics(Stage):
             consumer.pause_message_listener()
 
     def _cannot_wait(self, topic: str) -> None:
-        """Nothing waits there, so nothing is to be acknowledged: the messages stay for a broker that delays."""
+        """End with an error: the broker does not delay. Nothing is acknowledged, so the messages stay until it does."""
         self._post(
             DeploymentError(
                 f"expiry.publish: {topic}: the broker delivers delayed messages at once; set delayedDeliveryEnabled=true in "
@@ -481,7 +485,7 @@ class ExpiryTopics(Stage):
             self._forward(held, now_s)
 
     def _forward(self, held: _Held, now_s: float) -> None:
-        """To the events topic; what is due much later, to the expiry topic once more."""
+        """Send a held message to the events topic. If it is due much later, send it to the expiry topic again."""
         import pulsar
 
         is_early = held.second - now_s > _TOO_EARLY_S
@@ -510,7 +514,7 @@ class ExpiryTopics(Stage):
         result: pulsar.Result,
         message_id: pulsar.MessageId,
     ) -> None:
-        """In the client's thread, as `_sent`."""
+        """Called in the client's thread, like `_sent`."""
         import pulsar
 
         if result == pulsar.Result.Ok:
@@ -534,7 +538,7 @@ class ExpiryTopics(Stage):
         self._hold_until(held, self._time_s() + _BACKOFF.pause_s(held.failures))
 
     def _find_topics(self) -> None:
-        """A topic that was deleted comes back empty, and what waited there is gone."""
+        """Look for topics that were deleted. Such a topic comes back empty, and the keys that waited there are lost."""
         now = time.monotonic()
         if now < self._next_search or self._is_searching:
             return
@@ -547,12 +551,12 @@ class ExpiryTopics(Stage):
         threading.Thread(target=self._search, args=(stored,), name="seeker of expiry topics", daemon=True).start()
 
     def _search(self, topics: Sequence[tuple[str, pulsar.Consumer, int]]) -> None:
-        """In a thread of its own, because a topic that nobody serves takes half a minute."""
+        """Runs in a thread of its own, because a topic that no broker serves takes half a minute."""
         import pulsar
 
         try:
             for topic, consumer, stored in topics:
-                # The broker may be away, which is reported by whoever stores, or the topic has partitions.
+                # The broker may be down, which is reported when something is stored, or the topic has partitions.
                 with contextlib.suppress(pulsar.PulsarException):
                     if consumer.get_last_message_id().ledger_id() < stored:
                         self._steps.put(functools.partial(self._is_gone, topic, stored))
@@ -576,7 +580,7 @@ class ExpiryTopics(Stage):
 
 
 def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-    """An acknowledgement that does not reach the broker makes the message come again, and it is checked once more."""
+    """Acknowledge. If that does not reach the broker, the message comes again, and its keys are checked once more."""
     import pulsar
 
     with contextlib.suppress(pulsar.PulsarException):
@@ -584,12 +588,12 @@ def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
 
 
 def _ignore(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
-    """Whether a probe is stored does not matter."""
+    """Take the answer to a probe. It does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingExpiries:
-    """How many keys wait in how many messages of so many bytes, and until which second since the epoch (0: none waits)."""
+    """How many keys wait, in how many messages and bytes, and until which second since the epoch (0 if none waits)."""
 
     keys: int
     messages: int
@@ -612,7 +616,7 @@ def waiting_expiries(options: PulsarOptions, topic: str, now_s: float) -> Waitin
             properties = message.properties()
             deliver_at = properties.get(_DELIVER_AT, "0")
             if properties.get(_PROBE) or not deliver_at.isdigit() or int(deliver_at) < now_s:
-                continue  # what was delivered stays for as long as the ledger
+                continue  # delivered messages stay as long as their ledger
             keys += int(properties.get(_KEYS, "0"))
             messages += 1
             size += len(message.data())

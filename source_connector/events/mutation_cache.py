@@ -1,4 +1,4 @@
-"""Which changes have been published already: the digests of the latest changes per key. No I/O."""
+"""Remembers the changes that have been published: the digests of the latest changes per key. No I/O."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from cachetools import LRUCache
 
 __all__ = ["MutationCache"]
 
-# Until when, and the digests, oldest first.
+# When the entry expires, and the digests, oldest first.
 _Known = tuple[float, tuple[bytes, ...]]
 
 
 class MutationCache:
     """Remembers up to `max_digests` digests for each of `max_capacity` keys, for `expire_after_s` after the last one.
 
-    It is an optimisation: what it has forgotten is published once more. A digest goes in only when its record has been
-    acknowledged and was read in a way that proves it holds the change.
+    It is an optimisation: a change that it has forgotten is published once more. A digest goes in only when its record
+    has been acknowledged, and its read proves that the record holds the change.
     """
 
-    # Not a TTLCache: that one searches for what has expired at every access, which costs twice as much.
+    # Not a TTLCache: it searches for expired entries at every access, which costs twice as much.
     def __init__(
         self,
         *,
@@ -37,11 +37,11 @@ class MutationCache:
 
     @property
     def evictions(self) -> int:
-        """How many keys gave way to others."""
+        """How many keys were removed for others."""
         return self._added - len(self._digests)
 
     def __len__(self) -> int:
-        """Keys that take up room; those that have expired do so until others come."""
+        """The number of keys in the cache. Expired keys count until others replace them."""
         return len(self._digests)
 
     def is_published(self, key: bytes, digest: bytes) -> bool:
@@ -49,7 +49,7 @@ class MutationCache:
         return digest in self._known(key, self._clock())
 
     def remember(self, key: bytes, digest: bytes) -> None:
-        """This change has been published; the oldest of the key's digests gives way."""
+        """Note that this change has been published. If there are too many, the oldest digest of the key is removed."""
         now = self._clock()
         digests: tuple[bytes, ...] = (digest,)
         if key not in self._digests:
@@ -59,7 +59,7 @@ class MutationCache:
         self._digests[key] = now + self._expire_after_s, digests
 
     def forget(self, prefix: bytes) -> None:
-        """Nothing is known of keys that begin so, which are those of one table."""
+        """Forget all keys with this prefix, which are those of one table."""
         keys = [key for key in self._digests if key.startswith(prefix)]
         self._added -= len(keys)
         for key in keys:

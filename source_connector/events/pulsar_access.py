@@ -33,7 +33,7 @@ class PulsarOptions:
     hostname_validation: bool = False
 
     def auth(self, issue: Issue | None = None) -> PulsarAuth:
-        """The credentials; `issue` asks for tokens of OAuth2 for the admin service."""
+        """The credentials. `issue` fetches OAuth2 tokens for the admin service."""
         return PulsarAuth(self.auth_plugin, self.auth_params, _AUTH_OPTION, issue)
 
     def __repr__(self) -> str:
@@ -41,14 +41,14 @@ class PulsarOptions:
 
 
 def new_client(options: PulsarOptions, *, is_quiet: bool = False, timeout_s: int = 30) -> pulsar.Client:
-    """A client; it connects when it is used. `is_quiet`: its own words are not wanted.
+    """A client, which connects when it is used. `is_quiet` discards its log.
 
-    Raises ConfigError for a service URL that is none.
+    Raises ConfigError for an invalid service URL.
     """
     import pulsar
 
     authentication = None
-    # The Java client names its absence too.
+    # Java clients also have a plugin for no authentication.
     if options.auth_plugin and not options.auth_plugin.endswith("AuthenticationDisabled"):
         authentication = pulsar.Authentication(options.auth_plugin, options.auth_params)
     try:
@@ -71,7 +71,7 @@ def new_client(options: PulsarOptions, *, is_quiet: bool = False, timeout_s: int
 
 
 class PulsarConnection:
-    """One client for all that this process does with Pulsar; made when it is asked for first."""
+    """The one Pulsar client of this process. It is created at its first use."""
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
@@ -84,14 +84,14 @@ class PulsarConnection:
         return self._options.service_url
 
     def ended_token(self) -> str | None:
-        """The reason that the broker does not give: the token has ended, or its file cannot be read."""
+        """Why the token is no longer valid: it has expired, or its file cannot be read. The broker does not say so."""
         found = self._options.auth().ended()
         return None if found is None else f"{_AUTH_OPTION}: {found}"
 
     def hint(self) -> str:
-        """Why the broker may refuse, to be put behind the client's word, which names no reason; empty when none is known.
+        """Why the broker may refuse, as a text to append to the client's error, which names no reason. May be empty.
 
-        May take seconds: the broker's certificate is fetched once more.
+        It may take seconds, because the broker's certificate is fetched once more.
         """
         options = self._options
         found = self.ended_token()
@@ -109,21 +109,21 @@ class PulsarConnection:
             return self._client
 
     def close(self) -> None:
-        """Send what is acknowledged and close all connections."""
+        """Send the acknowledgements and close all connections."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
 
 
 def schema_of_bytes(kind: str, name: str, text: str) -> pulsar.schema.Schema:
-    """A schema that registers the text, `kind` being AVRO or JSON, and takes values that are bytes already."""
+    """A schema that registers the text (`kind` is AVRO or JSON) and takes values that are encoded already."""
     from clients.pulsar_schema import ReadyBytes
 
     return ReadyBytes.of(name, text, kind)
 
 
 def schema_info(client: pulsar.Client, topic: str, version: int = _NEWEST) -> _pulsar.SchemaInfo:
-    """From the registry; creates nothing. Raises pulsar.PulsarException, TopicNotFound where there is none."""
+    """A topic's schema in the registry; creates nothing. Raises pulsar.PulsarException, TopicNotFound without one."""
     return client._client.get_schema_info(topic, version)  # noqa: SLF001  # the wrapper leaves it out
 
 
@@ -132,6 +132,6 @@ def schema_bytes(client: pulsar.Client, topic: str, version: int = _NEWEST) -> b
     try:
         text: str = schema_info(client, topic, version).schema()
     except UnicodeDecodeError as error:
-        # The client takes every schema for text, and one of KEY_VALUE has binary lengths.
+        # The client decodes every schema as text, but a KEY_VALUE schema has binary lengths.
         return error.object
     return text.encode()

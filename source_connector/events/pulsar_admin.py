@@ -1,4 +1,4 @@
-"""Pulsar's admin interface, for the policies of data topics: few questions, so the standard library's HTTP client serves."""
+"""Pulsar's admin interface, for the policies of data topics. Requests are few, so the standard library suffices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Answer(NamedTuple):
 
 
 class _AsItIs(urllib.request.HTTPErrorProcessor):
-    """Every answer is one: redirects are followed elsewhere, and errors are worded by us."""
+    """Returns every answer unchanged. The caller follows redirects and words the errors."""
 
     def http_response(self, request: urllib.request.Request, response: Any) -> Any:
         return response
@@ -49,7 +49,7 @@ class _AsItIs(urllib.request.HTTPErrorProcessor):
 
 
 class PulsarAdmin(AdminClient[_Answer]):
-    """Reads and sets policies with the credentials that events are read with. For one thread; each call may wait for Pulsar.
+    """Reads and sets policies with the credentials of the events client. For one thread; each call may wait for Pulsar.
 
     Raises AdminError.
     """
@@ -87,7 +87,7 @@ class PulsarAdmin(AdminClient[_Answer]):
             raise AdminError(topic, f"{method} {path}: {answer.status_code} {reason_of(answer)}")
 
     def _opened(self) -> urllib.request.OpenerDirector:
-        """With the system's certificates, which take a while to read, or those of the options."""
+        """The opener, with the certificates of the options or the system's own, which take a while to read."""
         if self._opener is not None:
             return self._opener
         options = self._options
@@ -127,7 +127,7 @@ def _asked(
 
 
 def _cause(error: Exception) -> str:
-    """In a word, without what stands in parameters: only errors of the network show their text."""
+    """The cause in short. Only errors of the network show their text, because others may quote secret parameters."""
     if isinstance(error, urllib.error.URLError):
         return explained(str(error.reason), "tlsTrustCertsFilePath and sslHostnameVerificationEnable")
     if isinstance(error, OSError | http.client.HTTPException | CdcError):

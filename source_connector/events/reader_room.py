@@ -7,14 +7,14 @@ from typing import Final
 
 __all__ = ["ReaderLimits", "ReaderRoom"]
 
-# The thread that receives gets room for so many events at once, and each message that is done.
+# The receiving thread gets its room back when so many events are settled, or when a message is done.
 _SETTLED_TOGETHER: Final = 50
 # A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
 _RECEIVER_QUEUE: Final = 8
 
 
 class ReaderLimits:
-    """How much each of the readers may hold; they share one allowance, but each may hold one message at least."""
+    """How much each reader may hold. The readers share one allowance, but each may hold at least one message."""
 
     def __init__(self, max_waiting_events: int) -> None:
         self._max_waiting = max_waiting_events
@@ -22,37 +22,37 @@ class ReaderLimits:
         self._divide()
 
     def add_topic(self) -> None:
-        """One more topic is read."""
+        """Count one more topic, and divide the allowance again."""
         self._topics += 1
         self._divide()
 
     def _divide(self) -> None:
         topics = max(1, self._topics)
         self.max_waiting_events = max(1, self._max_waiting // topics)
-        """For each topic: with fewer events than that, another message is received."""
+        """For each topic: another message is received while fewer events than this wait."""
         self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
-        """After so many settled events the thread that receives gets the room."""
+        """After so many settled events the receiving thread gets their room back."""
         self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
         """Messages of each partition that the client fetches ahead."""
 
 
 class ReaderRoom:
-    """Of one reader. Its thread calls `add` and `wait`; the owner's thread calls the others, but `wake` may come from any."""
+    """The room of one reader. Its thread calls `add` and `wait`, any thread `wake`, the owner's thread `settle`."""
 
     def __init__(self, limits: ReaderLimits) -> None:
         self._limits: Final = limits
         self._changed: Final = threading.Condition()
         self._waiting = 0
         self._freed = 0
-        """Not counted off from those that wait; used in the owner's thread only."""
+        """Settled events that are not yet subtracted from `_waiting`. Used in the owner's thread only."""
 
     def add(self, events: int) -> None:
-        """So many events came."""
+        """Note that so many events came."""
         with self._changed:
             self._waiting += events
 
     def wait(self, timeout_s: float) -> tuple[bool, bool]:
-        """Whether there is room for another message, and whether it was there without a wait."""
+        """Wait for room. Return if there is room for another message, and if there was room without a wait."""
         with self._changed:
             if self._waiting < self._limits.max_waiting_events:
                 return True, True
@@ -66,7 +66,7 @@ class ReaderRoom:
             self._changed.notify()
 
     def settle(self, events: int, *, is_last: bool) -> None:
-        """So many events need nothing more. `is_last`: of their message."""
+        """Note that so many events are settled. `is_last`: they are the last ones of their message."""
         self._freed += events
         if is_last or self._freed >= self._limits.settled_together:
             with self._changed:

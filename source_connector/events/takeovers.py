@@ -4,17 +4,17 @@ Pulsar does not notify a consumer that it has become the active one of a partiti
 shows in one of these:
 
 - the first message of a partition;
-- a message that came before, because the broker starts again after what is acknowledged;
+- a message that came before, because the broker starts again after the last acknowledged message;
 - a message that the broker held for a second while this instance waited for messages, because the broker waits that
   long before it serves another consumer (`activeConsumerFailoverDelayTimeMillis`).
 
-The other instance may still have records in flight. It handles those that reach the data topic later than
-`STALE_AFTER_S` itself. For the others, the instance that got the partition waits `STALE_AFTER_S` before it processes
-events there.
+The other instance may still have records in flight. It checks records itself that reach the data topic later than
+`STALE_AFTER_S` after its client fetched their event's message, because since then the partition may belong to another
+instance. For earlier records, the instance that got the partition waits `STALE_AFTER_S` before it processes events
+there.
 
-That time counts from when the client fetched the event's message, because since then the partition may belong to
-another instance. The client does not say when that was. It was not before the message one queue length ahead was
-taken from the client's queue, and not before the queue was last empty.
+The client does not say when it fetched a message. It was after the message one queue length earlier was taken from the
+client's queue, and after the queue was last empty.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from source_connector.events.events_message import STALE_AFTER_S
 __all__ = ["Arrival", "Place", "Takeovers"]
 
 _SILENCE_S: Final = 0.9
-# A message's age may be measured by another clock: the youngest of so many messages counts as new.
+# Ages are measured with the sender's clock, which may be wrong. So the youngest of so many messages counts as new.
 _AGES: Final = 16
 
 Place = tuple[int, int, int]
-"""Of a message in its partition: ledger, entry, index in the batch."""
+"""The place of a message in its partition: ledger, entry, index in the batch."""
 
 
 class _Partition:
@@ -42,15 +42,16 @@ class _Partition:
     def __init__(self, fetched_ahead: int) -> None:
         self.highest: Place = (-1, -1, -1)
         self.taken_at: deque[float] = deque(maxlen=fetched_ahead)
-        """Of the last messages."""
+        """When the last messages were taken from the client's queue."""
         self.received_at = 0.0
         self.held_until = 0.0
 
 
 class Arrival(NamedTuple):
-    """What a message is judged by.
+    """A message that has arrived.
 
-    `now`: a time of `time.monotonic`. `age_s`: from the sender's clock to that time, so only differences between ages mean anything.
+    `now` is a time of `time.monotonic`. `age_s` is `now` minus the sender's time, so only differences between ages have
+    a meaning.
     """
 
     topic: str
@@ -62,7 +63,8 @@ class Arrival(NamedTuple):
 class Takeovers:
     """All partitions of an events topic, in an instance that shares them with others.
 
-    `fetched_ahead`: how many messages of a partition the client's queue has at most. `now`: a time of `time.monotonic`.
+    `fetched_ahead` is how many messages of a partition the client's queue may have. `now` is a time of
+    `time.monotonic`.
     """
 
     def __init__(self, fetched_ahead: int, now: float) -> None:
@@ -72,25 +74,25 @@ class Takeovers:
         self._ages: deque[float] = deque(maxlen=_AGES)
         self._waits_since = 0.0
         self.count = 0
-        """How many partitions were gotten."""
+        """How many partitions this instance began to read or took over."""
 
     def was_busy(self, now: float) -> None:
-        """Until now this instance took no messages."""
+        """Note that this instance took no messages until now."""
         self._waits_since = now
 
     def was_empty(self, now: float) -> None:
-        """The client's queue had no message."""
+        """Note that the client's queue was empty."""
         self._empty_at = now
 
     def fetched_after(self, arrival: Arrival) -> float:
-        """The client has the message since that time at most; to be asked before `held_until`."""
+        """A time after which the client fetched the message. To be called before `held_until`."""
         partition = self._partitions.get(arrival.topic)
         if partition is None or len(partition.taken_at) < self._fetched_ahead:
             return self._empty_at
         return max(self._empty_at, partition.taken_at[0])
 
     def held_until(self, arrival: Arrival) -> float:
-        """When the work on a message may begin; in the past for one that need not wait."""
+        """When the work on the message may begin. A time in the past if it need not wait."""
         partition = self._partitions.get(arrival.topic)
         is_new = partition is None
         if partition is None:

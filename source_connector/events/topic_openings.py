@@ -1,4 +1,4 @@
-"""TopicOpenings: producers, or consumers, that one thread uses and does not wait for.
+"""TopicOpenings: opens producers or consumers without blocking the thread that uses them.
 
 If no broker serves a topic, opening it takes half a minute and fails. The other topics are used meanwhile.
 """
@@ -18,18 +18,20 @@ __all__ = ["LATER_S", "TopicOpenings"]
 _T = TypeVar("_T")
 
 LATER_S: Final = 0.2
-"""When to ask again for what is being opened."""
+"""After how many seconds to ask again for a topic that is being opened."""
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _MOST_AT_ONCE: Final = 8
-# Of these, attempts for topics whose last attempt failed: they must not delay the first attempts of other topics.
+# How many of these attempts may be for topics whose last attempt failed: they must not delay first attempts of other
+# topics.
 _MOST_AGAIN: Final = _MOST_AT_ONCE // 2
 
 
 class TopicOpenings(Generic[_T]):
-    """What `attempt` returns of each topic. Everything but the attempts runs in the owner's thread.
+    """The results of `attempt` by topic. Everything except the attempts runs in the owner's thread.
 
-    Each attempt has a thread of its own. `post` takes the step that follows, for the owner's thread; `on_failure` is told
-    there of an attempt that failed. A topic is tried again after a pause that grows, when it is asked for.
+    Each attempt has a thread of its own. `post` hands the next step over to the owner's thread, where `on_failure` is
+    called for an attempt that failed. A topic is tried again when it is asked for after a pause, which grows with each
+    failure.
 
     Up to 8 attempts run at once. Topics take turns in the order in which they were asked for.
     """
@@ -49,12 +51,12 @@ class TopicOpenings(Generic[_T]):
         self._wanted: dict[str, None] = {}
         self._wanted_again: dict[str, None] = {}
         self._refused: set[str] = set()
-        """Whose last attempt failed."""
+        """Topics whose last attempt failed."""
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
 
     def get(self, topic: str) -> _T | None:
-        """None while it cannot be used: it is being opened, or the pause after a failure is not over."""
+        """What was opened for the topic; None while it is being opened, or while the pause after a failure lasts."""
         found = self.opened.get(topic)
         if found is None and topic not in self._under_way and self._not_before.get(topic, 0.0) <= time.monotonic():
             wanted = self._wanted_again if topic in self._refused else self._wanted
@@ -74,16 +76,16 @@ class TopicOpenings(Generic[_T]):
             threading.Thread(target=self._open, args=(topic,), name=f"opener of {topic}", daemon=True).start()
 
     def wait_s(self, topic: str) -> float:
-        """When to ask again for what `get` does not have, in seconds from now."""
+        """In how many seconds to ask again if `get` returned None."""
         return max(LATER_S, self._not_before.get(topic, 0.0) - time.monotonic())
 
     def drop(self, topic: str) -> None:
-        """It failed while it was used: it is opened again after a pause."""
+        """Drop what was opened, because it failed when it was used. It is opened again after a pause."""
         if self.opened.pop(topic, None) is not None:
             self._pause(topic)
 
     def _open(self, topic: str) -> None:
-        """In a thread of its own."""
+        """Runs in a thread of its own."""
         try:
             found = self._attempt(topic)
         except Exception as error:  # noqa: BLE001  # it is the owner's to judge

@@ -1,4 +1,4 @@
-"""One events topic: waits until it exists, receives its messages, decodes them by their writer's schema, acknowledges.
+"""Reads one events topic: waits until it exists, receives, decodes by the writer's schema, and acknowledges messages.
 
 The topic's schema shows the kind of its events: AVRO is ours, KEY_VALUE is that of DataStax's agents. Each topic has
 a thread that receives. The thread pauses while too many of the topic's own events wait (`source_connector.events.reader_room`),
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(0.5, 5)
 _RECEIVE_TIMEOUT_MS: Final = 500
-# Of a DataStax agent, a message holds one event.
+# Factor for the receiver queue on topics of DataStax's agents: their messages hold one event each.
 _SINGLE_EVENTS: Final = 100
 _OURS, _DATASTAX = "AVRO", "KEY_VALUE"
 
@@ -62,9 +62,9 @@ ReceivedMessage = EventsMessage | DataStaxMessage | UnreadableMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Its name, and its type on topics of DataStax's agents; those of ours are read with Failover.
+    """Its name, and its type on topics of DataStax's agents. Topics of our agents are read with Failover.
 
-    `is_shared` when several instances of the source share the partitions.
+    `is_shared`: several instances of the source share the partitions.
     """
 
     name: str
@@ -96,22 +96,22 @@ class TopicReader(Stage):
         self._kind = _OURS
         self._schemas: dict[int, Mapping[str, object]] = {}
         self._of_today: set[int] = set()
-        """Versions that are this program's own schema."""
+        """Versions whose schema is this program's own."""
         self._datastax_schemas: dict[int, DataStaxSchema] = {}
         self._held: dict[bytes, EventsMessage | None] = {}
-        """By identity; the message where it is one of our agents."""
+        """Unsettled messages by identity. The value is None unless it is one of our agents' and may be overtaken."""
         self._takeovers: Takeovers | None = None
         self._kept_back: list[tuple[float, int, ReceivedMessage]] = []
-        """Messages of partitions that were gotten, and when they may be worked on; in the thread that receives only."""
+        """Messages of new partitions, with the time when their work may begin. Used in the receiving thread only."""
         self._numbers = itertools.count()
         self._holding = threading.Lock()
-        """For the messages that are held: the client delivers in one thread, the owner settles in another."""
+        """The lock of `_held`: one thread receives messages, the owner's thread settles them."""
         self._room = ReaderRoom(limits)
         self._notices = Notices(_log)
         self._consumer: pulsar.Consumer | None = None
 
     def settled(self, message: ReceivedMessage, events: int) -> None:
-        """So many events of the message need nothing more; the last one acknowledges it."""
+        """Note that so many events of the message are settled. The last one acknowledges the message."""
         message.unsettled -= events
         self._room.settle(events, is_last=message.unsettled == 0)
         if message.unsettled == 0:
@@ -119,7 +119,7 @@ class TopicReader(Stage):
 
     @property
     def partitions_gotten(self) -> int:
-        """How many partitions this instance began to read, or got from another one."""
+        """How many partitions this instance began to read or took over from another instance."""
         return 0 if self._takeovers is None else self._takeovers.count
 
     def wake(self) -> None:
@@ -139,7 +139,7 @@ class TopicReader(Stage):
                 self._post(error)
 
     def fail(self, error: Exception) -> None:
-        """An error of a client that is being closed is not a failure."""
+        """Report an error, unless the client is being closed."""
         if not self.stopping.is_set():
             super().fail(error)
 
@@ -161,8 +161,8 @@ class TopicReader(Stage):
         begins_at, overtaken_after = self._times(message)
         with self._holding:
             if identity in self._held:
-                # Delivered again after a reconnection, and perhaps to another instance in between; the first copy is still
-                # being worked on.
+                # Delivered again after a reconnection, and perhaps to another instance in between. The first copy is
+                # still in work.
                 if begins_at and (held := self._held[identity]) is not None:
                     held.overtaken_after = 0.0
                 return
@@ -194,7 +194,7 @@ class TopicReader(Stage):
             self._post(received)
 
     def _times(self, message: pulsar.Message) -> tuple[float, float]:
-        """When the message may be worked on, and when another instance may have it; 0 where no other can have had it."""
+        """When the work on the message may begin, and when another instance may have it. 0 if none can have had it."""
         takeovers = self._takeovers
         if takeovers is None:
             return 0.0, 0.0
@@ -226,7 +226,7 @@ class TopicReader(Stage):
     def _decode(
         self, raw: RawMessage, version: int, identity: bytes, message: pulsar.Message
     ) -> EventsMessage | DataStaxMessage:
-        """Raises MalformedEventsError, whatever the bytes do to the decoder."""
+        """Decode a message. Raises MalformedEventsError for every error of the decoder."""
         topic, message_id = message.topic_name(), message.message_id()
         try:
             if self._kind == _OURS:
@@ -255,7 +255,7 @@ class TopicReader(Stage):
         self._consumer.acknowledge(message.message_id)
 
     def _subscribe(self) -> pulsar.Consumer | None:
-        """Wait for the topic, then subscribe. To subscribe first would create a topic of the wrong kind."""
+        """Wait for the topic, then subscribe. To subscribe earlier would create a topic of the wrong kind."""
         if not self._patiently(f"events topic {self.topic}", self._check_topic):
             return None
         self._patiently(f"subscription to {self.topic}", self._open)
@@ -274,7 +274,7 @@ class TopicReader(Stage):
         size = self._limits.receiver_queue * (1 if self._kind == _OURS else _SINGLE_EVENTS)
         subscription_type = "Failover" if self._kind == _OURS else self._subscription.datastax_type
         if subscription_type == "Failover" and self._subscription.is_shared:
-            # twice: where a topic moves, the client asks for a whole queue again before the old one is taken
+            # twice: when a topic moves, the client requests a whole queue again before the old one is taken
             self._takeovers = Takeovers(2 * size, time.monotonic())
         self._consumer = self._client.subscribe(
             self.topic,
@@ -289,7 +289,7 @@ class TopicReader(Stage):
     def _patiently(self, what: str, attempt: Callable[[], None]) -> bool:
         """Try until it works; False when the connector is stopped before."""
         for failures in itertools.count(1):
-            # An attempt with a token that has ended lasts for half a minute, and the client does not say why.
+            # An attempt with an expired token takes half a minute, and the client does not say why.
             if ended := self._connection.ended_token():
                 self._notices.say(what, f"waiting for the {what}: {ended}")
             try:

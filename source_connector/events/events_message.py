@@ -18,8 +18,8 @@ __all__ = [
 ]  # fmt: skip
 
 STALE_AFTER_S: Final = 5.0
-"""Longest time from a read to the broker's answer. Pulsar does not fence a source: a later record may follow a newer one
-of another instance, so it is checked."""
+"""Longest time from a read to the broker's answer. Pulsar does not fence a source: a later record may follow a newer
+one of another instance, so it is checked."""
 
 
 class Origin(Protocol):

@@ -64,14 +64,12 @@ _BEHIND_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 10 * 86_400
 # After 50,000 messages whose times only increase, a broker stops to read ahead, because it assumes that all delays are
 # equal (delayedDeliveryFixedDelayDetectionLookahead). A later message that is due sooner would come late. So one
-# message of 500 is
-# requested early.
+# message of 500 is requested early.
 _EARLY_ONE_OF: Final = 500
 _OUT_OF_ORDER_S: Final = 30
 _TOO_EARLY_S: Final = 60
 _PROBE_S: Final = 180
-# A message that comes within this time after it was stored came at once. The clocks of broker and Cassandra do not
-# matter.
+# A message that comes within this time after it was stored came at once. The clocks of broker and Cassandra may differ.
 _AT_ONCE_S: Final = 30
 # No clock is wrong by so much. If delayed delivery was switched off later, old messages come that early.
 _EARLIEST_S: Final = 3600
@@ -167,8 +165,7 @@ class ExpiryTopics(Stage):
         # By target, second and table.
         self._waiting: dict[tuple[str, int, bytes], _Packed] = {}
         self._held: list[tuple[float, int, _Held]] = []
-        # By expiry topic: the number of held messages. Each topic has its own limit, so that no table delays another
-        # one.
+        # By expiry topic: the number of held messages. Each topic has its own limit, so no table delays another one.
         self._held_of: Counter[str] = Counter()
         self._paused: dict[str, pulsar.Consumer] = {}
         self._numbers = itertools.count()

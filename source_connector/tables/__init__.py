@@ -1,1 +1,1 @@
-"""A table's definition: read, watched, registered with the data topic, published when it changes."""
+"""A table's definition: reads and watches it, registers it with the data topic, publishes its changes."""

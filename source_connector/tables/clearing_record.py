@@ -1,7 +1,7 @@
 """The record of a truncation or a drop of a table on the topic of schema changes. Pure.
 
-One record for each truncation, although each node reports it on each partition. TRUNCATE runs on all nodes at once, so the record
-has what every node has noted, and covers all of their reports.
+There is one record for each truncation, although each node reports it on each partition. TRUNCATE runs on all nodes at
+once. So the record has the notes of all nodes, and covers all of their reports.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 SAME_MS: Final = 30_000
-"""The nodes' times of one truncation differ by less: their clocks, and how long each one flushes."""
+"""The nodes' times of one truncation differ by less. They differ by their clocks and by how long each node flushes."""
 
 
 class NodeClearing(TypedDict):
-    """The note of one node: where its log was, and when."""
+    """The note of one node: the position of its log at the clearing, and the time."""
 
     node: str
     segment_id: int
@@ -48,10 +48,10 @@ class DataPosition(TypedDict):
 
 
 class ClearingRecord(TypedDict):
-    """A truncation or a drop. `time_ms` is the latest of the nodes'.
+    """A truncation or a drop. `time_ms` is the latest time of the nodes.
 
-    `positions` has the last message of each partition of `data_topic` before it, in order; null where there was none. A topic
-    without partitions has one.
+    `positions` has, for each partition of `data_topic` in order, the last message before this record; null if there was
+    none. A topic without partitions counts as one partition.
     """
 
     kind: str
@@ -110,9 +110,10 @@ CLEARING_RECORD_SCHEMA: Final[AvroSchema] = {
 def node_clearings(
     clearing: Clearing, node_id: UUID, segment_id: int, noted: Mapping[UUID, Truncation | None]
 ) -> list[NodeClearing]:
-    """The nodes' notes of this clearing, which one of them has reported.
+    """The nodes' notes of a clearing that node `node_id` has reported. `noted` is what the nodes have noted last.
 
-    What that node has noted since counts with it: both are covered, also where its clock was set back in between.
+    For that node the report and its note are combined, so that both are covered even if its clock was set back in
+    between.
     """
     found = {
         node: each for node, each in noted.items() if each is not None and each.time_ms >= clearing.time_ms - SAME_MS
@@ -127,19 +128,20 @@ def node_clearings(
 
 
 def without_earlier(nodes: Sequence[NodeClearing], records: Iterable[ClearingRecord]) -> list[NodeClearing]:
-    """The nodes that noted something which no earlier record has. `records`: of the same kind, of the same table id.
+    """The notes that no earlier record covers. `records` are those of the same kind and table id.
 
-    A node keeps its last truncation until it has done the next one, so two truncations at about the same time look alike.
+    A node keeps its last truncation until it has done the next one. So two truncations at about the same time look
+    alike.
     """
     earlier = [each for record in records for each in record["nodes"]]
     return [each for each in nodes if not any(_has(known, each) for known in earlier)]
 
 
 def covers(record: ClearingRecord, table_id: UUID, clearing: Clearing, node_id: UUID, segment_id: int) -> bool:
-    """Whether the record covers the message of this node.
+    """True when the record covers the clearing that this node reports.
 
-    Of a truncation, that the node has noted it by then; a node that is not in the record (of a data center where nobody asks) tells
-    the same truncation at about the same time.
+    A truncation is covered if the record has a note of the node that is not older. A node that is not in the record (it
+    is in another data center and cannot be asked) reports the same truncation if it does so at about the same time.
     """
     if not is_about(record, table_id, clearing):
         return False
@@ -153,19 +155,20 @@ def covers(record: ClearingRecord, table_id: UUID, clearing: Clearing, node_id: 
 
 
 def is_about(record: ClearingRecord, table_id: UUID, clearing: Clearing) -> bool:
-    """Whether the record is of the same table id, and of the same kind."""
+    """True when the record is of the same table id and kind."""
     return record["table_id"] == str(table_id) and record["kind"] == kind_text(clearing.kind)
 
 
 def _has(noted: NodeClearing, told: NodeClearing) -> bool:
-    """Whether a note is of the same node, and of this truncation or a later one.
+    """True when the note is of the same node, and of the told truncation or a later one.
 
-    By both: the node's clock may be set back between two truncations, and its log may begin again with lower segment ids.
+    Log position and time must both agree: the node's clock may be set back between two truncations, and its log may
+    begin again with lower segment ids.
     """
     places = [(each["segment_id"], each["position"]) for each in (told, noted)]
     return told["node"] == noted["node"] and places[0] <= places[1] and told["time_ms"] <= noted["time_ms"]
 
 
 def kind_text(kind: ClearingKind) -> str:
-    """As records have it."""
+    """The kind as it is written in records."""
     return kind.value.lower()

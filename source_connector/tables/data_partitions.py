@@ -1,5 +1,5 @@
-"""Checks the number of partitions of data topics, in its own thread, because a broker that is away takes seconds to
-fail.
+"""Checks the number of partitions of data topics, in its own thread, because a call to a broker that is down takes
+seconds.
 
 Pulsar's producers notice a new number of partitions within a minute (`autoUpdatePartitionsInterval`), and distribute
 keys differently from then on.
@@ -25,7 +25,7 @@ _LOOK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAdded:
-    """The topic of this destination (empty for the source's own) has `now` partitions; it had `before`."""
+    """The topic of this destination (empty for the source's own topic) had `before` partitions and has `now`."""
 
     destination: str
     topic: str
@@ -34,7 +34,7 @@ class PartitionsAdded:
 
 
 class DataPartitions(Stage):
-    """Owns the thread, which starts with the first topic. `post` gets what has changed."""
+    """Owns the thread, which starts with the first topic. `post` gets the changes."""
 
     def __init__(
         self, connection: PulsarConnection, output_topic: str, post: Callable[[PartitionsAdded | Exception], None]
@@ -47,13 +47,13 @@ class DataPartitions(Stage):
         self._notices = Notices(_log)
 
     def follow(self, destination: str) -> None:
-        """Check this topic from now on; it must exist, because a check may create one."""
+        """Check this topic from now on. It must exist, because a check may create a topic."""
         self._counts.setdefault(destination, None)
         if not self.is_started:
             self.start()
 
     def run(self) -> None:
-        """Check each topic again and again."""
+        """Check each topic regularly."""
         while not self.stopping.is_set():
             for destination in list(self._counts):
                 self._check(destination)

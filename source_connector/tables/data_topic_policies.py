@@ -1,7 +1,7 @@
 """Policies by which Pulsar deletes records of data topics: checked at registration and every hour, and reported.
 
-Pulsar's default is to delete what no subscription holds, so a reader that comes later does not find these records.
-With an option, the connector sets the retention itself.
+By default Pulsar deletes messages that no subscription holds, so a later reader does not find these records. With an
+option, the connector sets the retention itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DataTopicPolicies", "trimming_of"]
 
 _log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 3600.0
-# After a try that failed.
+# The pause after a failed check.
 _RETRY_S: Final = 600.0
 _FOR_EVER: Final = -1
 RECORDS: Final = Audience(
@@ -31,7 +31,10 @@ RECORDS: Final = Audience(
 
 
 def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
-    """What deletes records of a data topic, and the command against it; intended retentions not. Raises AdminError."""
+    """The policies that delete records of a data topic, each with a command against it. Raises AdminError.
+
+    A retention that is limited by size or time counts as intended.
+    """
     questions = PolicyQuestions(ask)
     found = hazards_of(questions, topic, RECORDS)
     kept = questions.retention(topic)
@@ -49,9 +52,10 @@ def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
 
 
 class DataTopicPolicies(Stage):
-    """Owns a thread, which starts with the first topic. The numbers may be asked by any thread.
+    """Owns a thread, which starts with the first topic. Any thread may read `hazards` and `unknown`.
 
-    With `retention_minutes` each topic gets that retention, of any size; -1: for ever. Without `admin` nothing can be asked.
+    With `retention_minutes` each topic gets that retention without a limit of size; -1 is for ever. Without `admin`
+    nothing is checked.
     """
 
     def __init__(self, admin: PulsarAdmin | None, retention_minutes: int | None) -> None:
@@ -65,16 +69,16 @@ class DataTopicPolicies(Stage):
 
     @property
     def hazards(self) -> int:
-        """Policies that drop records, over all topics."""
+        """How many policies delete records, over all topics."""
         return sum(map(len, list(self._found.values())))
 
     @property
     def unknown(self) -> int:
-        """Topics for which it is not known what Pulsar drops."""
+        """How many topics have unknown policies."""
         return len(self._due_at) - len(self._found)
 
     def follow(self, topic: str) -> None:
-        """A data topic that is there now; one that is known already is left out."""
+        """Check a data topic, which exists now. Does nothing if it is known already."""
         topic = full_topic_name(topic)
         if topic in self._due_at:
             return
@@ -91,7 +95,7 @@ class DataTopicPolicies(Stage):
             self.start()
 
     def run(self) -> None:
-        """Check each topic when it is followed, and again and again."""
+        """Check each topic when it is followed, and then regularly."""
         admin = self._admin
         assert admin is not None
         waiting: dict[str, float] = {}
@@ -104,7 +108,7 @@ class DataTopicPolicies(Stage):
                 waiting[topic] = time.monotonic() + self.check(admin, topic)
 
     def check(self, admin: PulsarAdmin, topic: str) -> float:
-        """Ask, and report what is dropped, for as long as it is; the seconds until the next check."""
+        """Check a topic, and report each policy that deletes records. Return the seconds until the next check."""
         try:
             if self._wanted is not None:
                 _keep(admin, topic, self._wanted)

@@ -1,11 +1,11 @@
-"""FollowedTable: for a table's events, its definition, the schema of its data topic, and its table ids.
+"""FollowedTable: the definition of a table, the schema of its data topic, and the table ids of its events.
 
     SchemaQueries ── the table in Cassandra ──> TableTracker ── projection ──> SchemaRegistration ──> the topic's registry
                                                   ^
     table ids of events, GuessedEvents ───────────┘
 
-`FollowedTable` is what the rest of the connector sees of these. It reads the table's definition as soon as its definition may be
-outdated, and when the cluster's schema changes.
+`FollowedTable` is the interface to these for the rest of the connector. It reads the table's definition as soon as the
+known one may be outdated, and when the cluster's schema changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["FollowedTable", "SchemaStages", "TableUser"]
 
 _T = TypeVar("_T")
 
-# Ten looks are to take some seconds, whatever the option is: the table's events become dead letters after them.
+# With any value of the option, ten reads must take some seconds: after them a table's events become dead letters.
 _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 
@@ -56,9 +56,9 @@ class SchemaStages:
     changes: SchemaChangeTopic
     data_partitions: DataPartitions
     send: Callable[[bytes], None]
-    """To the host."""
+    """Sends a frame to the host."""
     check_schema: Callable[[DataSchema], None]
-    """Asks whether it is its topic's newest one; answered by a `NewestSchemaAnswer`."""
+    """Asks if a schema is the newest one of its topic. A `NewestSchemaAnswer` follows."""
     new_schema_id: Callable[[], int]
     columns: str
     data_format: DataFormat
@@ -67,22 +67,22 @@ class SchemaStages:
 
 
 class TableUser(Protocol):
-    """Who follows the table."""
+    """The user of a followed table, which gets its events and projections."""
 
     def on_found(self) -> None:
-        """The table has been found for the first time."""
+        """Note that the table has been found for the first time."""
 
     def on_projection(self, projection: Projection) -> None:
-        """The table changes to this, before anything else uses it. May raise FetchError."""
+        """Take the table's new projection, before anything else uses it. May raise FetchError."""
 
     def place(self, message: EventsMessage, standing: Standing) -> None:
-        """It is known now whose events these are; never UNKNOWN."""
+        """Take a message, now that its table is known. `standing` is never UNKNOWN."""
 
 
 class FollowedTable:
-    """Follows one table. Of a table that is alone in its source, DeploymentError is raised; any other is tried again.
+    """Follows one table. DeploymentError is raised for the only table of a source; for others the lookup is repeated.
 
-    `destination` is the topic of its records, empty for the source's own.
+    `destination` is the topic of its records, empty for the source's own topic.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FollowedTable:
             who="events that name a column that was not found",
         )
         self.schema_id = 0
-        """Of the projection's schemas."""
+        """The id of the projection's schemas."""
 
     @property
     def projection(self) -> Projection:
@@ -130,13 +130,13 @@ class FollowedTable:
 
     @property
     def matched_patterns(self) -> set[str]:
-        """Patterns of columns to hide that match one of the table's."""
+        """Patterns of hidden columns that match a column of the table."""
         hidden = self._stages.hidden
         return hidden.matched(self.projection.table) if hidden is not None and self._is_found else set()
 
     @property
     def is_ready(self) -> bool:
-        """True while the definition is as new as it must be, and the registry has its schema: rows may be read."""
+        """True when rows may be read: the definition is not outdated, and the registry has its schema."""
         return self._registration.is_taken and not self._tracker.is_stale
 
     @property
@@ -155,7 +155,7 @@ class FollowedTable:
             self.ask(self._schema.version, self._on_version)
 
     def mark_stale(self) -> None:
-        """The known definition may be outdated."""
+        """Note that the known definition may be outdated."""
         self._tracker.mark_stale()
 
     def ask(self, question: Callable[[], _T], then: Callable[[_T | CdcError], None]) -> None:
@@ -170,7 +170,7 @@ class FollowedTable:
             self._place(message, None)
 
     def understood(self) -> Iterator[UnreadableMessage]:
-        """Place the events of DataStax's agents that are understood now; what is no event is returned."""
+        """Place the events of DataStax's agents that are understood now. Return messages that are no events."""
         self._of_absent_columns.work()
         for message in self._guessed.understood():
             if isinstance(message, EventsMessage):
@@ -181,7 +181,7 @@ class FollowedTable:
             self._plan_read()
 
     def schema_answered(self, answer: SchemaTaken | SchemaRefused | NewestSchemaAnswer) -> bool:
-        """Take the registry's answer about a schema of any table. True when it has taken this one's."""
+        """Take the registry's answer about a schema of any table. True if it has taken the schema of this table."""
         is_taken = False
         if isinstance(answer, NewestSchemaAnswer):
             self._registration.on_answer(answer)
@@ -193,11 +193,14 @@ class FollowedTable:
         return is_taken
 
     def ask_registry_again(self) -> None:
-        """Announce the schema once more: the answer shows whether the data topic takes anything now."""
+        """Announce the schema once more. The answer shows if the data topic accepts anything now."""
         self._registration.ask_again()
 
     def _place(self, message: EventsMessage, asked: int | None, *, is_checked: bool = False) -> None:
-        """Find out whose events these are; `asked` as in `TableTracker.standing`. `is_checked`: no column was added since."""
+        """Find out to which table the message belongs. `asked` is as in `TableTracker.standing`.
+
+        `is_checked`: the schema's version was checked after the message came.
+        """
         tracker = self._tracker
         standing = tracker.standing(message.table_id, asked)
         if standing is Standing.UNKNOWN:
@@ -214,7 +217,7 @@ class FollowedTable:
             self._place(message, None, is_checked=True)
 
     def _ask_version(self, then: Callable[[UUID | CdcError], None]) -> None:
-        """The version that the schema has now or later."""
+        """Ask for the version that the schema has now or later."""
         self.ask(partial(self._schema.version_since, time.monotonic()), then)
 
     def _plan_read(self, delay_s: float = 0) -> None:

@@ -1,8 +1,8 @@
-"""Events of DataStax's agents: held until the schema was checked, and the kinds that remain a guess.
+"""Events of DataStax's agents: they wait until the schema is checked, and the kind of some of them remains a guess.
 
-These events name no table id and no columns, so the table's metadata must be as new as they are. The schema is
-checked once for all events that have arrived, before any of them is processed, and by an answer that was requested after
-they had arrived. While the nodes disagree about the schema, the metadata may be those of a node that lags: the events wait
+These events name no table id and no columns, so the table's metadata must be as new as they are. The schema is checked
+once for all events that have arrived, before any of them is processed, by an answer that was requested after they
+arrived. While the nodes disagree about the schema, the metadata may come from a node that lags. Then the events wait
 for agreement, or until the disagreement has lasted for so long that no node lags.
 """
 
@@ -33,7 +33,7 @@ _MICROSECOND_NS: Final = 1000
 
 
 class GuessedEvents:
-    """Messages that wait for the table's metadata. `ask_version` asks for that of the cluster's schema."""
+    """Messages that wait for the table's metadata. `ask_version` asks for the version of the cluster's schema."""
 
     def __init__(self, table: TableTracker, ask_version: AskVersion, timers: Timers, notices: Notices) -> None:
         self._table = table
@@ -50,11 +50,11 @@ class GuessedEvents:
         """Messages that came before the last read."""
 
     def add(self, message: DataStaxMessage) -> None:
-        """A message as it was received."""
+        """Add a message as it was received."""
         self._checks.add(message)
 
     def understood(self) -> Iterator[EventsMessage | UnreadableMessage]:
-        """The events that can be processed, or set aside, now; none while the metadata may be too old."""
+        """The messages that can be processed or set aside now; none while the metadata may be too old."""
         self._checks.work()
         if self._table.is_stale:
             return
@@ -92,13 +92,13 @@ def task_for(work: Work, owner: TaskOwner) -> Task:
 
 
 class GuessedRowTask(RowTask):
-    """A row whose key may have been cut: those agents leave out what a `time` has below a microsecond.
+    """A row whose key may be cut: DataStax's agents leave out the nanoseconds of a `time` below a microsecond.
 
-    When there is no row by the key as it is, those of the same microsecond are read and published behind the null.
+    If there is no row with the given key, the rows of the same microsecond are read and published after the null.
     """
 
     def on_rows(self, rows: Rows) -> None:
-        """Publish the row; where there is none, ask for its whole microsecond."""
+        """Publish the row. If there is none, read the rows of its microsecond."""
         may_be_elsewhere = not rows.rows and (
             rows.request.level is ReadLevel.HIGHER or rows.is_fallback or not self.owner.reading.proves
         )
@@ -112,7 +112,10 @@ class GuessedRowTask(RowTask):
 
 
 def microsecond_bounds(projection: Projection, event: MutationEvent) -> RangeBounds | None:
-    """The scope of all rows whose first `time` of the clustering key lies in the event's microsecond, if there is one."""
+    """The scope of all rows whose first `time` column of the clustering key is in the event's microsecond.
+
+    None if the clustering key has no `time`.
+    """
     for at, column in enumerate(projection.table.clustering_key):
         value = event.clustering[at] if at < len(event.clustering) else None
         if column.type == NativeType("time") and value is not None:
@@ -126,14 +129,14 @@ def microsecond_bounds(projection: Projection, event: MutationEvent) -> RangeBou
 
 
 class GuessedStaticTask(RowTask):
-    """A static write, or a partition delete: the event does not say which.
+    """A static write or a partition delete: the event does not say which.
 
-    It is a static write when a static cell has its very write time. Otherwise it is taken for a partition delete: the
-    marker and every row that is there after it, which is right for both.
+    If a static cell has exactly its write time, it is a static write. Otherwise it is treated as a partition delete:
+    the marker is published and then every row that is still there, which is right for both.
     """
 
     def start(self) -> None:
-        """Read the static row. Where no static column is published, none can show which it is."""
+        """Read the static row. If no static column is published, begin with the deletion: no read can tell the kind."""
         if self.owner.projection.static_selection.value_columns:
             super().start()
         else:

@@ -1,8 +1,8 @@
-"""Checks that a topic's newest schema is the one that was registered last.
+"""Checks if a topic's newest schema is the one that was registered last.
 
 Pulsar's registry keeps each schema text once. A table that returns to an earlier definition (a column dropped and
 added again) gets its old version, and readers of the newest version miss the column. Such a schema is registered with
-a mark, an attribute that Avro ignores. The mark makes it another text, and so a new version.
+a mark, which is an attribute that Avro ignores. The mark changes the text, so it gets a new version.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(1, 10.0)
 _PATIENCE_S: Final = 45.0
-"""Ends, with the last question, before the registration asks again by itself."""
+"""After this time no more questions follow. It ends before the registration asks again by itself."""
 _MARK: Final = "cql_registration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestSchemaAnswer:
-    """`is_newest` is False when the registry's newest schema of the topic is another one."""
+    """The registry's answer. `is_newest` is False if the newest schema of the topic is another one."""
 
     schema_id: int
     is_newest: bool
 
 
 def marked(value_schema: str, number: int) -> str:
-    """The same Avro schema in another text; 0 leaves it as it is."""
+    """The same Avro schema with another text; unchanged for 0."""
     return f'{value_schema[:-1]},"{_MARK}":{number}}}' if number else value_schema
 
 
 class NewestSchemas:
-    """Asks the registry, in a thread for each question; `post` gets the answers."""
+    """Asks the registry, with a thread for each question. `post` gets the answers."""
 
     def __init__(
         self, connection: PulsarConnection, output_topic: str, post: Callable[[NewestSchemaAnswer], None]
@@ -55,7 +55,7 @@ class NewestSchemas:
         self._notices = Notices(_log)
 
     def check(self, schema: DataSchema) -> None:
-        """Answered by `post`. Where the registry does not answer for long, the schema counts as its newest one."""
+        """Check a schema; `post` gets the answer. If the registry does not answer, the schema counts as the newest."""
         threading.Thread(target=self._check, args=(schema,), name="newest-schema", daemon=True).start()
 
     def _check(self, schema: DataSchema) -> None:
@@ -81,7 +81,7 @@ class NewestSchemas:
 
 
 def _registered(schema: DataSchema) -> bytes:
-    """As Pulsar has it: one text, or key and value with their lengths before them."""
+    """The schema as Pulsar stores it: one text, or key and value, each after its length."""
     value = schema.value_schema.encode()
     if not schema.key_schema:
         return value

@@ -1,9 +1,8 @@
-"""The topic of schema changes: each change of the table's definition, and each truncation, is a JSON record there, keyed
+"""The topic of schema changes: each change of a table's definition, and each truncation, is a JSON record there, keyed
 `<keyspace>.<table>`.
 
-At its start, the connector reads the last record of the topic. So it also publishes a change that happened while
-nothing ran, and does not repeat a change that another instance has published (two instances may publish it at the
-same moment).
+At its start, the connector reads the topic. So it also publishes a change that happened while no instance ran, and does
+not repeat a change that another instance has published (unless both publish it at the same moment).
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ _OPEN_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearingToPublish:
-    """A truncation or drop that a node reports, and what all nodes have noted of it; `definition` is the table's from then on.
+    """A truncation or drop that a node reports, with the notes of all nodes. `definition` is the table's after it.
 
-    `then` is called in the thread of the source, with the record that the topic has of it. It gets None, and nothing is published,
-    while a node still says what an earlier record has: that node has not done this truncation yet. With `is_final` no node is
-    waited for, and such a node is left out.
+    `then` is called in the source's thread with the topic's record of it. `then` gets None, and nothing is published,
+    while the note of a node is that of an earlier record: that node has not done this truncation yet. With `is_final`
+    such nodes are left out instead.
     """
 
     keyspace: str
@@ -76,9 +75,9 @@ class ClearingToPublish:
 
 
 class SchemaChange(TypedDict):
-    """One record: what changed, both definitions (null where there is none), and when it was noticed.
+    """One record: the changes, both definitions (null if there is none), and when the change was noticed.
 
-    Of a truncation both definitions are the same.
+    In the record of a truncation both definitions are the same.
     """
 
     keyspace: str
@@ -107,9 +106,9 @@ SCHEMA_CHANGE_SCHEMA: Final[AvroSchema] = {
 
 
 class SchemaChangeTopic(Stage):
-    """Owns the thread, the reader and the producer. An outage of the broker delays a record, it holds nothing up.
+    """Owns the thread, the reader and the producer. An outage of the broker delays only the records of this topic.
 
-    With an empty topic nothing is published.
+    If the topic's name is empty, nothing is published.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class SchemaChangeTopic(Stage):
 
     @property
     def is_on(self) -> bool:
-        """False when nothing is published."""
+        """False if nothing is published."""
         return bool(self._topic)
 
     def start(self) -> None:
@@ -137,12 +136,12 @@ class SchemaChangeTopic(Stage):
             super().start()
 
     def publish(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:
-        """A table as it is now; None when it does not exist. Nothing is published if nothing has changed."""
+        """Publish a table's definition if it has changed; None if the table does not exist."""
         if self._topic:
             self._waiting.put((keyspace, table, definition))
 
     def publish_clearing(self, change: ClearingToPublish) -> None:
-        """A table was truncated or dropped. Nothing is published if the topic has a record of it, also of another instance."""
+        """Publish a truncation or drop, unless the topic has a record of it, maybe by another instance."""
         self._waiting.put(change)
 
     def run(self) -> None:
@@ -173,13 +172,13 @@ class SchemaChangeTopic(Stage):
     def _open(self, client: pulsar.Client) -> None:
         import pulsar
 
-        if self._reader is None:  # a client keeps each reader that it has made
+        if self._reader is None:  # only once, because a client keeps every reader that it has created
             self._reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
         schema = schema_of_bytes("JSON", "SchemaChange", schema_text(SCHEMA_CHANGE_SCHEMA))
         self._producer = client.create_producer(self._topic, schema=schema)
 
     def _read_new(self) -> None:
-        """Read what is there since the last time, of this instance and of others."""
+        """Read the records that this and other instances have published since the last call."""
         assert self._reader is not None
         while self._reader.has_message_available():
             message = self._reader.read_next(timeout_millis=_OPEN_TIMEOUT_MS)
@@ -238,7 +237,7 @@ class SchemaChangeTopic(Stage):
 
 
 def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | None]:
-    """The last message of each partition of a topic; None where there is none. Raises pulsar.PulsarException."""
+    """The last message of each partition of a topic; None for an empty one. Raises pulsar.PulsarException."""
     import pulsar
 
     found: list[DataPosition | None] = []
@@ -256,7 +255,7 @@ def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | Non
 
 
 def _change(topic: str, data: bytes) -> SchemaChange | None:
-    """A record; None where it cannot be read."""
+    """The record in a message; None if it cannot be read."""
     try:
         change = cast("SchemaChange", json.loads(data))
         change["new"]

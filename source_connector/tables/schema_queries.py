@@ -22,16 +22,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaAnswer:
-    """An answer. The thread that requested it gets it from its inbox, and calls `deliver`."""
+    """An answer. The thread that asked gets it from its inbox and calls `deliver`."""
 
     deliver: Callable[[], None]
 
 
 class SchemaQueries(Stage):
-    """Asks Cassandra, in a thread that starts with the first question. `post` takes the answers, or an unexpected error.
+    """Asks Cassandra in a thread that starts with the first question. `post` takes the answers, or an unexpected error.
 
-    When Cassandra does not answer a question, those that wait behind it have the same answer: many tables cost one
-    timeout then, not one each. A caller that asks again should pause first.
+    When Cassandra does not answer a question, all waiting questions get the same error. So many tables cost one
+    timeout, not one each. A caller should pause before it asks again.
     """
 
     def __init__(self, post: Callable[[SchemaAnswer | Exception], None]) -> None:
@@ -40,7 +40,7 @@ class SchemaQueries(Stage):
         self._waiting: queue.SimpleQueue[tuple[Callable[[], object], Callable[[object], None]]] = queue.SimpleQueue()
 
     def ask(self, question: Callable[[], _T], then: Callable[[_T | CdcError], None]) -> None:
-        """Have the question asked; `then` gets what it returned, or the CdcError that it raised."""
+        """Queue a question. `then` gets its result, or the CdcError that it raised."""
         self._waiting.put((question, then))  # type: ignore[arg-type]  # each question has its own kind of answer
         if not self.is_started:
             self.start()

@@ -1,7 +1,8 @@
 """The data topic's schema: registered by the host before the first record that needs it.
 
-While the registry refuses it, the table is parked: nothing is read, its events stay unacknowledged, and the schema is
-tried again with growing pauses, because an operator may change the topic's compatibility strategy or its schema.
+While the registry refuses the schema, the table is parked: no row is read, its events stay unacknowledged, and the
+schema is tried again after growing pauses, because an operator may change the topic's compatibility strategy or its
+schema.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ __all__ = ["SchemaRegistration"]
 _BACKOFF: Final = Backoff(1, 30.0)
 _MOST_MARKS: Final = 100
 _ANSWER_S: Final = 90.0
-"""Longer than the host and Pulsar's clients take for an answer, or for a failure."""
+"""Longer than the host and Pulsar's clients need for an answer or a failure."""
 
 _OF_REGISTRY: Final = (
     "set the topic's or namespace's schema compatibility strategy to one that allows the change, or use another "
     "destination topic"
 )
 _OF_BROKER: Final = "check that the broker runs, that the topic exists, and that the source's role may produce to it"
-# The class of the Java client's exception, or the broker's word.
+# The class of the Java client's exception, or the broker's text.
 _REGISTRYS_OWN: Final = re.compile(r"incompatible\s?schema", re.IGNORECASE)
 
 
 class SchemaRegistration:
-    """Announces each new schema to the host by `send`, and knows whether records may be written by it.
+    """Announces each new schema to the host by `send`, and knows if records may be written with it.
 
-    `check` asks whether it is the registry's newest one, then; the answer comes by `on_answer`.
+    After the host has answered, `check` asks if it is the registry's newest schema. The answer comes by `on_answer`.
     """
 
     def __init__(
@@ -60,30 +61,30 @@ class SchemaRegistration:
 
     @property
     def is_refused(self) -> bool:
-        """True while the table is parked for its schema."""
+        """True while the table is parked because of its schema."""
         return self._refusals > 0
 
     def announce(self, schema: DataSchema) -> None:
-        """From here on records are written by this schema."""
+        """Announce the schema with which records are written from now on."""
         self._plain = self._wanted = schema
         self._checked = None
         self._mark, self._is_marking, self._refusals, self.is_taken = 0, True, 0, False
         self._ask(schema)
 
     def ask_again(self) -> None:
-        """Announce the schema that is taken once more: the answer shows whether the data topic takes anything now."""
+        """Announce the accepted schema once more. The answer shows if the data topic accepts anything now."""
         if self._wanted is not None and self.is_taken:
             self._send(encode_schema(self._wanted))
 
     def answered(self, answer: SchemaTaken | SchemaRefused, table: str) -> None:
-        """The host's answer; one about an earlier schema means nothing any more."""
+        """Take the host's answer. An answer about an earlier schema is ignored."""
         schema = self._wanted
         if schema is None or answer.schema_id != schema.schema_id:
             return
         if isinstance(answer, SchemaTaken):
             self._refusals = 0
             if self._is_marking and not self.is_taken:
-                # an answer to the same question that was asked twice is not checked twice
+                # if the same question was asked twice, only the first answer is checked
                 if self._checked is not schema:
                     self._checked = schema
                     self._check(schema)
@@ -107,10 +108,10 @@ class SchemaRegistration:
         self._timers.after(pause_s, partial(self._again, schema, question))
 
     def on_answer(self, found: NewestSchemaAnswer) -> None:
-        """An older version of the same text was taken: another mark makes another text, until it is the newest one."""
+        """Take the registry's answer. An older version is registered with another mark, until it is the newest one."""
         if self._plain is None or found.schema_id != self._plain.schema_id or self.is_taken:
             return
-        if self._checked is not self._wanted:  # what was asked for anew meanwhile has an answer of its own
+        if self._checked is not self._wanted:  # the schema was announced again meanwhile, and gets its own answer
             return
         self._checked = None
         if found.is_newest:
@@ -124,7 +125,7 @@ class SchemaRegistration:
         self._ask(self._wanted)
 
     def _use_older_version(self, table: str, reason: str) -> None:
-        """Records by it can be read all the same."""
+        """Use the schema without a mark, although it is an older version. Its records can be read nevertheless."""
         assert self._plain is not None
         self._notices.say(
             "older", f"{table}: records are written by an older version of the data topic's schema ({reason})"
@@ -137,11 +138,11 @@ class SchemaRegistration:
         self._expect_answer(schema)
 
     def _expect_answer(self, schema: DataSchema) -> None:
-        """Ask again if none comes, of the host or of the registry."""
+        """Ask again if neither the host nor the registry answers in time."""
         self._timers.after(_ANSWER_S, partial(self._without_answer, schema, self._next_question()))
 
     def _next_question(self) -> int:
-        """Timers of earlier questions do nothing from now on."""
+        """Count a question. Timers of earlier questions have no effect from now on."""
         self._questions += 1
         return self._questions
 

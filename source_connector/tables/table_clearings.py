@@ -1,14 +1,15 @@
-"""The truncations and drops of one table: from the messages of the nodes on its events topic to one record.
+"""The truncations and drops of one table: from the messages of the nodes on its events topic to a single record.
 
     take ──> ASKING ─────────────────> WAITING ───────────────> STORING ──> its messages are settled
       ^      until all nodes have      until no row is read     until the broker has the record
       |      truncated the table       and no record is open    │
       └──── a node still says what an earlier record has ───────┘
 
-From `take` to the end no read of the table begins (`holds`). Reads that are under way end first, and a read that failed is
-retried after the end. So every record of before stands at or before the positions of the record, and every record behind them
-has a row that was read when all nodes had truncated the table. What was known as published is forgotten then: an event behind
-the truncation, whose row is still there, is published again though a replica's copy was before.
+From `take` to the end no read of the table begins (`holds`). Reads that are under way end first, and a failed read is
+retried after the end. So all earlier records of the table stand at or before the positions in the clearing's record,
+and all later ones hold rows that were read when all nodes had truncated the table. The changes that were known as
+published are forgotten. So an event after the truncation is published again if its row is still there, even if a
+replica's copy was published before.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ __all__ = ["TableClearings"]
 _log = logging.getLogger(__name__)
 
 _ASK_AGAIN_S: Final = 0.5
-# A node that has been down since, or that may not be queried, reports through its agent.
+# How long to wait for the nodes. A node that is down, or that cannot be queried, reports through its agent later.
 _PATIENCE_S: Final = 15.0
-# How much later than the others an agent reports a drop that turned out to be none: one question is enough then.
+# If a drop turned out to be none, reports of it by other agents are later by at most this time. One question suffices
+# for them.
 _SAME_DROP_MS: Final = 10_000
 
 
@@ -52,9 +54,10 @@ class _State(Enum):
 
 
 class TableClearings:
-    """Used by the source's thread. `truncations` and `current_id` ask Cassandra; `forget` is told the id of the cleared table.
+    """Used by the source's thread. `truncations` and `current_id` ask Cassandra; `forget` gets the cleared table's id.
 
-    `pause_s`: where other instances write to the data topic, too, their records of rows that were read before may come so much later.
+    `pause_s`: if other instances also write to the data topic, their records of rows that were read before may come so
+    much later.
     """
 
     def __init__(
@@ -87,10 +90,10 @@ class TableClearings:
         self._give_up_at = 0.0
         self._is_final = False
         self._asked = 0
-        """How many of the waiting messages had come when the last question was asked."""
+        """How many messages were waiting when the last question was asked."""
         self._last: ClearingRecord | None = None
         self._undone: tuple[UUID, int] | None = None
-        """Id and latest time of the last drop after which the table still existed."""
+        """Table id and latest time of the last drop after which the table still existed."""
 
     @property
     def holds(self) -> bool:
@@ -98,7 +101,7 @@ class TableClearings:
         return self._state is not _State.IDLE
 
     def take(self, message: EventsMessage, table: TableMetadata) -> None:
-        """A message with a clearing of this table, as it is known now."""
+        """Take a message with a clearing of this table. `table` is the table as it is known now."""
         if not self._changes.is_on:
             self._notices.say(
                 "clearings",
@@ -114,7 +117,7 @@ class TableClearings:
             self._begin()
 
     def work(self) -> None:
-        """Go on if what was waited for is there."""
+        """Store the record if it waits and the table is quiet now."""
         if self._state is _State.WAITING and self._is_quiet():
             self._store()
 
@@ -125,7 +128,7 @@ class TableClearings:
 
     def _ask(self) -> None:
         self._state = _State.ASKING
-        # Taken before the nodes are asked, so that their last answer is never older than the patience.
+        # Decided before the nodes are asked, so that their last answer is from after the end of the patience.
         self._is_final = time.monotonic() >= self._give_up_at
         self._asked = len(self._waiting)
         message, _ = self._waiting[0]
@@ -136,7 +139,7 @@ class TableClearings:
             self._queries.ask(partial(self._truncations, message.table_id), self._answered)
 
     def _answered(self, noted: Mapping[UUID, Truncation | None] | CdcError) -> None:
-        """Of a truncation: what the nodes have noted."""
+        """Take the nodes' notes of a truncation."""
         message, table = self._waiting[0]
         assert message.clearing is not None
         if isinstance(noted, CdcError):
@@ -154,7 +157,7 @@ class TableClearings:
         self._timers.after(self._pause_s, self._wait)
 
     def _on_current_id(self, table_id: object) -> None:
-        """Of a drop: the id that the table has now, None without one."""
+        """Take the id that the table has after a drop; None if there is no table."""
         message, table = self._waiting[0]
         if isinstance(table_id, CdcError) or (table_id == message.table_id and not self._is_final):
             self._timers.after(_ASK_AGAIN_S, self._ask)
@@ -166,7 +169,7 @@ class TableClearings:
         self._wait()
 
     def _is_there(self, table_id: UUID, table: TableMetadata) -> None:
-        """The table exists after the drop. This answers every drop that had come before the question."""
+        """End without a record, because the table still exists. It settles all drops that came before the question."""
         if not self._may_be_undone(self._waiting[0][0]):
             _log.warning(
                 "%s: a node has dropped it, and others still have it, or it came back under its id: no drop is published; "
@@ -182,9 +185,10 @@ class TableClearings:
         self._end(set(done))
 
     def _may_be_undone(self, message: EventsMessage) -> bool:
-        """True for a drop that another node, or another partition, has reported, and after which the table still existed.
+        """True for another node's (or partition's) report of a drop after which the table still existed.
 
-        It may also be a later drop, of a node whose clock is behind. So Cassandra is asked, but without patience: the last node
+        It may also be a later drop, reported by a node whose clock is behind. So Cassandra is asked, but only once: the
+        last node
         that drops the table reports it when all have dropped it.
         """
         clearing = message.clearing
@@ -236,7 +240,7 @@ class TableClearings:
         self._end({id(message) for message, _ in self._waiting if _is_covered(record, message)})
 
     def _end(self, done: set[int]) -> None:
-        """Settle these messages; the others wait for a separate record."""
+        """Settle these messages. The others wait for a separate record."""
         waiting, self._waiting = self._waiting, []
         self._state = _State.IDLE
         for message, table in waiting:

@@ -1,4 +1,4 @@
-"""A table's definition as a value that JSON can hold, and what differs between two of them. Pure."""
+"""A table's definition as a JSON value, and the differences between two definitions. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FieldDefinition(TypedDict):
 
 
 class TypeDefinition(TypedDict):
-    """A user type that a column holds, at whatever depth."""
+    """A user type that occurs in the type of a column, at any depth."""
 
     name: str
     fields: list[FieldDefinition]
@@ -98,7 +98,7 @@ def definition_of(table: TableMetadata) -> TableDefinition:
 
 
 def changes_between(old: TableDefinition | None, new: TableDefinition | None) -> list[str]:
-    """The changes, a short sentence each; empty when nothing has changed."""
+    """The changes, each as a short sentence; empty if nothing has changed."""
     if old is None or new is None:
         if old is new:
             return []

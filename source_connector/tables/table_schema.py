@@ -1,4 +1,4 @@
-"""The table's metadata as Cassandra's `system_schema` has it now."""
+"""Reads the table's metadata from Cassandra's `system_schema`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LISTS = ("tables", "columns", "types", "dropped_columns")
 
 
 class VersionedTable(NamedTuple):
-    """A table, and the version of the cluster's schema by which, or by a later one, it was read.
+    """A table that was read, and a version of the cluster's schema.
 
-    `is_agreed`: all nodes had that version before and behind it. Otherwise the table may be that of an earlier version.
+    `is_agreed`: all nodes had this version before and after the read. Otherwise the table may be of an earlier version.
     """
 
     version: UUID
@@ -31,7 +31,7 @@ class VersionedTable(NamedTuple):
 
 
 class TableSchemaReader:
-    """Reads the metadata of one table, and says when any schema of the cluster has changed. Waits for the answers."""
+    """Reads the metadata of one table and the version of the cluster's schema. Each call waits for the answer."""
 
     def __init__(self, client: CassandraClient, keyspace: str, table: str) -> None:
         self._client = client
@@ -39,15 +39,15 @@ class TableSchemaReader:
         self.table: Final = table
 
     def read_versioned(self) -> VersionedTable:
-        """The table with the schema's version. Raises as `read` does."""
+        """The table with the schema's version. Raises the errors of `read`."""
         version, before = self.version(), self._client.schema_versions()
         table = self.read()
         is_agreed = before == self._client.schema_versions() and len(before) == 1
-        # `version` may come from a node that is ahead of those that returned the table.
+        # `version` may come from a node that is ahead of the nodes that returned the table.
         return VersionedTable(next(iter(before)) if is_agreed else version, table, is_agreed)
 
     def read(self) -> TableMetadata:
-        """The table as it is now. Raises TableNotFoundError (also where it is dropped, or created, just now), FetchError,
+        """The table as it is now. Raises TableNotFoundError (also if it is just being dropped or created), FetchError,
         SystemSchemaError.
         """
         schema: SystemSchema = {
@@ -64,20 +64,21 @@ class TableSchemaReader:
         raise TableNotFoundError(f"{self.keyspace}.{self.table}")
 
     def _generation(self) -> int | None:
-        """When the table was created: Cassandra writes all its columns then, and each at the table's CREATE or later.
+        """When the table was created: the smallest write time of its columns, because CREATE writes all of them.
 
-        The write time is the same on all nodes, survives restarts, and is greater than that of any DROP before, or the table would
-        not be there. `system_schema.tables` has another one after each ALTER. The smallest one stays as long as one column is left
-        as it was created: ALTER writes those that are added, renamed, or of a user type that changes.
+        This write time is the same on all nodes and survives restarts. It is greater than that of any earlier DROP, or
+        the table would not exist. The write time in `system_schema.tables` changes with each ALTER. The smallest one of
+        the columns stays as long as one column is as it was created: ALTER writes columns that are added or renamed, or
+        whose user type changes.
         """
         select = "SELECT WRITETIME(type) AS written_us FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
         rows = self._client.system_rows(select, (self.keyspace, self.table))
         return min((row["written_us"] for row in rows), default=None)
 
     def current_id(self) -> object:
-        """The id that the table has now, None without one. Raises FetchError.
+        """The id that the table has now; None if there is no table. Raises FetchError.
 
-        The lists are read one by one: where the id is the same behind them, no DROP or CREATE came in between.
+        `read` reads its lists one by one. If the id is still the same after that, no DROP or CREATE came in between.
         """
         select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
         rows = self._client.system_rows(select, (self.keyspace, self.table))
@@ -88,5 +89,5 @@ class TableSchemaReader:
         return self._client.schema_version()
 
     def version_since(self, asked_after: float) -> UUID:
-        """The version that a node had at this time, of `time.monotonic`, or later. Raises FetchError."""
+        """The version that a node had at this time (of `time.monotonic`) or later. Raises FetchError."""
         return self._client.schema_version(asked_after)

@@ -1,4 +1,4 @@
-"""TableTracker: a table's projection, when it has to be read again, and which events belong to the table."""
+"""TableTracker: knows a table's projection, when its definition must be read again, and which events belong to it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["Standing", "TableTracker"]
 _log = logging.getLogger(__name__)
 
 
-# Refreshes, some seconds apart.
+# After so many refreshes, some seconds apart, a table that is not found counts as foreign.
 _PATIENCE: Final = 10
-# After such a time the nodes disagree for another reason than that one lags: one is down, or is being upgraded.
+# If the nodes disagree for so long, the reason is not a node that lags: a node is down, or is being upgraded.
 _BELIEVED_AFTER_S: Final = 50.0
-# If no read has seen the disagreement for longer, the next one counts as new.
+# If no read has seen a disagreement for this time, the next disagreement counts as a new one.
 _UNSEEN_S: Final = 15.0
 
 
 class Standing(Enum):
-    """The table to which the events of a table id belong."""
+    """Tells to which table the events of a table id belong."""
 
     CURRENT = "current"
     UNKNOWN = "unknown"
-    """To be asked again after the next `refresh`."""
+    """Not known yet. Ask again after the next `refresh`."""
     DROPPED = "dropped"
-    """An earlier table: a read that began after its events, when the nodes agreed about the schema, has not found it."""
+    """An earlier table. A read that began after its events came did not find it, and the nodes agreed on the schema."""
     FOREIGN = "foreign"
-    """So many reads have not found it: it may be another cluster's, or a node's that nobody reaches."""
+    """Several reads have not found it. It may be a table of another cluster, or of a node that cannot be reached."""
 
 
 class TableTracker:
-    """Keeps the projection in step with what Cassandra answered. While `is_stale`, no row should be read.
+    """Updates the projection by Cassandra's answers. While `is_stale`, no row should be read.
 
     `on_projection` is called with each new projection before anything else uses it, and may raise FetchError.
     """
@@ -66,11 +66,11 @@ class TableTracker:
         self._projection: Projection | None = None
         self._version: UUID | None = None
         self._sought_columns: dict[str, int] = {}
-        """Columns that events named, with the number of `stale_marks` from which on a read says whether they are there."""
+        """Columns that events named, with the value of `stale_marks` from which on a read tells if they exist."""
         self._absent_columns: set[str] = set()
-        """Columns that events named, and that the table of the known version does not have."""
+        """Columns that events named and that the table does not have in the known version."""
         self._disagreeing_since: float | None = None
-        """When the first of the reads in a row ended during which the nodes disagreed about the schema."""
+        """When the present series of reads with disagreeing nodes began: the end of its first read."""
         self._disagreed_at = 0.0
         """When the last read ended."""
         self._past_ids: set[UUID] = set()
@@ -81,16 +81,16 @@ class TableTracker:
         self._earlier_reads = 0
         self._known = 0
         self.stale_marks = 1
-        """Grows with each reason to read again; a read settles those from before it began."""
+        """Grows with each reason to read again. A read settles the reasons from before it began."""
         self.is_believed = True
-        """False while the last read may have come from a node that lags. True again when the disagreement has lasted for long."""
+        """False while the last read may come from a node that lags. True again after a long disagreement."""
         self.is_there = False
-        """False when Cassandra had no such table at the last answered read."""
+        """False when Cassandra had no such table at the last read that was answered."""
         self.schema_id = 0
 
     @property
     def projection(self) -> Projection:
-        """The table as it was found last; there is one after the first `refresh`."""
+        """The table as it was found last. Exists after the first `refresh`."""
         if self._projection is None:
             raise AssertionError("refresh comes first")
         return self._projection
@@ -101,16 +101,16 @@ class TableTracker:
         return self._known < self.stale_marks
 
     def mark_stale(self) -> None:
-        """The known definition may be outdated."""
+        """Note that the known definition may be outdated."""
         self.stale_marks += 1
 
     def refresh(self, found: VersionedTable | CdcError, stale_marks: int) -> None:
-        """Use the result of this schema check from now on. `stale_marks` is their number when the check began.
+        """Use the result of this schema check from now on. `stale_marks` is the number when the check began.
 
         Raises the error of the check. Raises TableNotFoundError also if a later table is known than Cassandra shows:
-        from events, or, while the nodes disagree, from an earlier check that another node answered. Raises FetchError while
-        the nodes disagree and a column that an event names is not found. Raises DeploymentError if nothing of the table is
-        to be replicated.
+        from events or, while the nodes disagree, from an earlier check that another node answered. Raises FetchError
+        while the nodes disagree and a column that an event names is not found. Raises DeploymentError if nothing of the
+        table is to be replicated.
         """
         if isinstance(found, CdcError):
             self.is_there &= not isinstance(found, TableNotFoundError)
@@ -154,14 +154,15 @@ class TableTracker:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a table is waited for that events name and that some reads have not found."""
+        """True while events wait for a table that more than one read has not found."""
         return any(looks > 1 for looks in self._asked_ids.values())
 
     def standing(self, table_id: UUID, asked: int | None = None) -> Standing:
-        """Whose events these are; `asked` is the number of `stale_marks` when they were found unknown, None when they have just come.
+        """The table to which the events of this id belong.
 
-        An id that is not today's is unknown at first, and makes the tracker stale: a table may come back under its old id. Only a
-        read that began after the events shows that it has not.
+        `asked` is the number of `stale_marks` when they were found to be unknown; None for events that have just come.
+        An id that is not the current one is unknown at first and makes the tracker stale, because a table may come back
+        under its old id. Only a read that began after the events came shows that it has not.
         """
         if self._projection is not None and table_id == self._projection.table.table_id:
             return Standing.CURRENT
@@ -175,10 +176,11 @@ class TableTracker:
         return Standing.UNKNOWN
 
     def meet_columns(self, names: Collection[str]) -> bool:
-        """Columns that an event names: one that is not known was added since, or dropped since.
+        """Check the columns that an event names. An unknown column was added or dropped after the table was read.
 
-        Either makes the tracker stale, until a read has not found it. Later events of that column get True: whether it was
-        added since is to be asked by `meet_version`, with a version that was requested after the event came.
+        It makes the tracker stale until a read has been made. If that read does not find the column, True is returned
+        for later events that name it: the caller must check by `meet_version` if the column was added since, with a
+        version that was requested after the event came.
         """
         if self.projection.column_names.issuperset(names):
             return False
@@ -191,13 +193,16 @@ class TableTracker:
         return False
 
     def meet_version(self, version: UUID) -> None:
-        """Become stale when any schema of the cluster has changed since the table was read last."""
+        """Become stale if any schema of the cluster has changed since the table was read last."""
         if version != self._version:
             self._absent_columns.clear()
             self.mark_stale()
 
     def _note_agreement(self, version: UUID, is_agreed: bool) -> None:
-        """While the nodes disagree, the version may be newer than the table, however long that lasts: each check reads again."""
+        """Note if the nodes agreed during a read.
+
+        While they disagree, the version may be newer than the table. So no version is kept, and each check reads again.
+        """
         now = time.monotonic()
         if is_agreed:
             self._disagreeing_since = None
@@ -209,7 +214,7 @@ class TableTracker:
         self.is_believed = since is None or now - since >= _BELIEVED_AFTER_S
 
     def _look_for_columns(self, stale_marks: int) -> None:
-        """Of the columns that events named before the read began: those that are not there now were dropped, or a node lags."""
+        """Look for the columns that events named before the read began. A missing one was dropped, or a node lags."""
         known = self.projection.column_names
         self._absent_columns -= known
         self._sought_columns = {name: mark for name, mark in self._sought_columns.items() if name not in known}
@@ -224,9 +229,10 @@ class TableTracker:
             del self._sought_columns[name]
 
     def _expect_no_earlier(self, table: TableMetadata, is_agreed: bool) -> None:
-        """A node that lags shows the table as it was before it was dropped and created again. It gets the time of some reads.
+        """Raise TableNotFoundError if a node that lags shows the table of before it was dropped and created again.
 
-        Where all nodes agree none lags: the earlier id has come back (`CREATE TABLE ... WITH ID`).
+        The node gets the time of some reads to catch up. If all nodes agree, none lags: then the earlier id has come
+        back (`CREATE TABLE ... WITH ID`).
         """
         known = None if self._projection is None else self._projection.table
         if is_agreed or known is None or not is_earlier_life(table, known) or self._earlier_reads >= _PATIENCE:
@@ -248,5 +254,5 @@ class TableTracker:
             )
 
     def _is_of_before(self, table_id: UUID) -> bool:
-        """Ids that Cassandra makes contain their time. Of others (`WITH ID = ...`) those are known that the table has had."""
+        """True for an earlier table's id. Cassandra's ids contain their time. Others (`WITH ID`) are remembered."""
         return table_id in self._past_ids or is_earlier(table_id, self.projection.table.table_id)

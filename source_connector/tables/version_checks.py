@@ -16,21 +16,21 @@ __all__ = ["AskVersion", "VersionChecks"]
 _M = TypeVar("_M")
 
 AskVersion = Callable[[Callable[[UUID | CdcError], None]], None]
-"""Asks for the version of the cluster's schema that a node has at the time of the question or later."""
+"""Asks for the version of the cluster's schema that a node has when it is asked, or later."""
 
 _RETRY_S: Final = 1.0
-# Each question costs a query. Messages wait for up to this time.
+# The least time between two questions, because each costs a query. Messages wait for up to this time.
 _BETWEEN_S: Final = 0.05
-# While the nodes disagree, a read of the table follows each question.
+# The same while the nodes disagree: then a read of the table follows each question.
 _BETWEEN_IN_DISAGREEMENT_S: Final = 1.0
 
 
 class VersionChecks(Generic[_M]):
-    """Messages that wait for a version of the schema that was asked for after they came; `then` gets both.
+    """Messages that wait for a schema version that is requested after they came. `then` gets both.
 
-    There is one question at a time, for all that wait, and the next one follows a moment after it at the earliest: many
-    messages may come. `is_agreed` is False while the nodes disagree about the schema. `who` names the messages in the log
-    when Cassandra does not answer; they wait then.
+    There is one question at a time for all waiting messages, and a pause between two questions, because many messages
+    may come. `is_agreed` returns False while the nodes disagree about the schema. `who` names the messages in the log
+    when Cassandra does not answer, so that they must wait.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class VersionChecks(Generic[_M]):
         self._asked_at = float("-inf")
 
     def add(self, message: _M) -> None:
-        """A message that has just come."""
+        """Add a message that has just come."""
         self._waiting.append(message)
 
     def add_again(self, messages: Sequence[_M]) -> None:
-        """Messages that came before all that wait, and need one more check."""
+        """Add messages that came before all waiting ones and need another check."""
         self._waiting[:0] = messages
 
     def work(self) -> None:

@@ -1,1 +1,1 @@
-"""A table's columns as records: which are selected, how large they are, and how their bytes are written."""
+"""A table's columns as records: their selection, their size, and their encoding."""

@@ -3,8 +3,8 @@
     Value => {Field}
       Field => 0, null | 2, Avro of the column's type             (a union with null, zigzag vint of the branch)
 
-Types whose forms differ too much, and bytes that are not valid, are converted with `schemas.cql_value` and fastavro.
-These are the reference, and raise the errors. Every row is written here, so it is compiled. Pure.
+Types whose forms differ too much, and invalid bytes, are converted with `schemas.cql_value` and fastavro. These are the
+reference, and raise the errors. Every row is written here, so this module is compiled. Pure.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _UUID_LENGTH: Final = b"\x48"  # 36, as a zigzag vint
 
 
 def _short(value: int) -> bytes:
-    """The bytes of a number below 2**14, at its end."""
+    """The vint of a number below 2**14: the last bytes of a longer vint."""
     return bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
 
 
-# The end of a number, and two bytes of its beginning, by 14 bits.
+# By 14 bits of a number: the last bytes of its vint, and two bytes before those.
 _ENDS: Final = [_short(each) for each in range(0x4000)]
 _PAIRS: Final = [bytes((each & 0x7F | 0x80, each >> 7 | 0x80)) for each in range(0x4000)]
 _from_bytes: Final = int.from_bytes
@@ -50,7 +50,7 @@ _from_bytes: Final = int.from_bytes
 
 @final
 class FieldWriter:
-    """One nullable column. `convert` gives the same bytes the long way, the union's branch included."""
+    """Writes one nullable column. `convert` is the slow way to the same bytes, with the union's branch."""
 
     __slots__ = ("_convert", "_copied_as", "_element", "_length")
 
@@ -61,16 +61,16 @@ class FieldWriter:
         self._copied_as, self._length = avro_form(cql_type)
         self._element: FieldWriter | None = None
         if isinstance(cql_type, ListType | SetType):
-            # Of a list within a list, too: what an element cannot be copied as makes the whole go the long way.
+            # Also for a list in a list. If one element cannot be copied, the whole value is converted the slow way.
             self._element = FieldWriter(cql_type.element, convert)
 
     def write(self, value: bytes) -> bytes:
-        """Avro of the column's CQL bytes. Raises what `convert` raises."""
+        """Avro of the column's CQL bytes. Raises the errors of `convert`."""
         copied = self.copied(value)
         return self._convert(value) if copied is None else _NOT_NULL + copied
 
     def copied(self, value: bytes) -> bytes | None:  # one line a type
-        """Avro of bytes that are as the type has them, without the branch; None for those that have to be converted."""
+        """Avro of the bytes, without the branch; None if they must be converted the slow way."""
         copied_as, length = self._copied_as, len(value)
         if copied_as == AS_TEXT:
             return _vint(2 * length) + value if _is_text(value) else None
@@ -89,7 +89,7 @@ class FieldWriter:
             sign = 1 << (8 * length - 1)
             return zigzag(number if number < sign else number - 2 * sign)
         if copied_as == AS_FLOATING:
-            # A float that is no number may change on its way through Python, as the long way has it.
+            # A NaN of 4 bytes may change when Python converts it, as the slow way does.
             return None if length == 4 and value[0] & 0x7F == 0x7F and value[1] >= 0x80 else value[::-1]
         if copied_as == AS_DATE:
             return zigzag(_from_bytes(value, "big") - DATE_EPOCH)
@@ -135,7 +135,7 @@ class RecordTranscoder:
         self._fields: list[FieldWriter] = list(fields)
 
     def write(self, values: Sequence[bytes | None], start: int) -> bytes:
-        """The record whose columns' CQL bytes begin at `start`. Raises CqlValueError, and what fastavro raises."""
+        """The record whose columns' CQL bytes begin at `start`. Raises CqlValueError, and the errors of fastavro."""
         parts: list[bytes] = []
         at = start
         for field in self._fields:

@@ -26,7 +26,7 @@ from source_connector.host.record import DataSchema
 
 __all__ = ["Projection", "RawValues"]
 
-# Whatever is looked up for every row: to ask an enumeration's class for a member costs as much as to make an object.
+# Looked up for every row: access to a member of an enum's class costs as much as the creation of an object.
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
@@ -36,7 +36,7 @@ _KEY_VALUE_AVRO: Final = DataFormat.KEY_VALUE_AVRO
 class Projection:
     """One table in one state of its schema.
 
-    Raises DeploymentError when nothing is left to replicate, or its columns cannot be hidden as the options say.
+    Raises DeploymentError when no column is left to replicate, or when columns cannot be hidden as the options say.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Projection:
         """All columns that may be named by an event."""
         self.data_format: Final = data_format
         self.row_size: Final = RowSize()
-        """What answers have shown of the rows."""
+        """The size of the rows, as answers have shown it."""
         wanted = re.compile(columns)
         self._published: Final = published_table(table, hidden)
-        """None where no column is hidden, as it is for most tables: then rows go the shorter way."""
+        """None if no column is hidden, as for most tables. Then rows are encoded without a detour."""
         self._hides_key: Final = self._published is not None and self._published.hides_key
         self._encoded_as_events: Final = data_format is _KEY_VALUE_AVRO and not self._hides_key
         dropped = {name for name, each in self.hidden.items() if each is Hiding.DROP}
@@ -76,7 +76,7 @@ class Projection:
         if data_format is not DataFormat.KEY_VALUE_AVRO:
             self._avro_key = row_encoder(DataFormat.KEY_VALUE_AVRO, shown_table, shown_columns).key
         self._clear_key: Callable[[RawValues], bytes] | None = None
-        """Made when it is needed."""
+        """Created when it is needed."""
         self.key_schema: Final = self._encoder.key_schema
         self.value_schema: Final = self._encoder.value_schema
         self.deleted: Final = self._encoder.deleted
@@ -89,40 +89,40 @@ class Projection:
                 strict=True,
             )
         )
-        """How the value's record calls its columns."""
+        """Names of the value columns' fields in the value's record, by column name."""
         places = {each.name: at for at, each in enumerate(self.value_columns)}
         self.multi_cell_places: Final = [
             (each.name, places.get(each.name, -1)) for each in table.regular_columns if is_multi_cell(each.type)
         ]
-        """Regular columns whose cells have a TTL each, and their places among the value columns; -1: not selected."""
+        """Regular columns whose cells have a TTL each, and their indexes in the value columns; -1 if not selected."""
         self._reversed_names = _field_names(table.primary_key, [each for each in table.clustering_key if each.reversed])
         self.row_selection: Final = Selection(
             key_columns=(),
             value_columns=self.value_columns or table.primary_key,
             timed_columns=tuple(each.name for each in table.regular_columns if not is_multi_cell(each.type)),
         )
-        """Of one row by its whole key, for events of rows."""
+        """The columns of one row that is read by its whole key, for events of rows."""
         self.group_selection: Final = Selection(
             key_columns=table.primary_key,
             value_columns=self.row_selection.value_columns,
             timed_columns=self.row_selection.timed_columns,
         )
-        """The same, behind the key that distinguishes the rows of several keys."""
+        """The same columns after the key, which distinguishes the rows of several keys."""
         self.static_selection: Final = Selection(
             key_columns=(),
             value_columns=tuple(each for each in self.value_columns if each.kind is ColumnKind.STATIC),
             timed_columns=tuple(each.name for each in table.static_columns if not is_multi_cell(each.type)),
         )
-        """Of a partition's static row."""
+        """The columns of a partition's static row."""
         self.scope_selection: Final = Selection(
             key_columns=table.primary_key,
             value_columns=self.value_columns,
             timed_columns=self.row_selection.timed_columns,
         )
-        """Of several rows of a partition, with their keys."""
+        """The columns of several rows of a partition, with their keys."""
 
     def schema_equals(self, other: Projection) -> bool:
-        """True when records of both are written by the same schemas."""
+        """True when records of both are written with the same schemas."""
         return (self.key_schema, self.value_schema) == (other.key_schema, other.value_schema)
 
     def data_schema(self, schema_id: int) -> DataSchema:
@@ -144,7 +144,7 @@ class Projection:
         return self._converted(key_values, lambda: self._avro_key(self._shown_key(key_values)))
 
     def event_key_of(self, key_values: RawValues) -> bytes:
-        """The key of an event, in clear: it distinguishes a row's events from those of others. Raises RowConversionError."""
+        """The key of an event, never hidden: it distinguishes the events of one row. Raises RowConversionError."""
         if self._clear_key is None:
             encoder = row_encoder(_KEY_VALUE_AVRO, self.table, self.table.value_columns)
             self._clear_key = encoder.key if self._hides_key else self._avro_key
@@ -152,24 +152,24 @@ class Projection:
         return self._converted(key_values, lambda: write(key_values))
 
     def record_key(self, key_values: RawValues) -> bytes:
-        """The same in the data topic's format. Raises RowConversionError."""
+        """The key in the data topic's format. Raises RowConversionError."""
         return self._converted(key_values, lambda: self._encoder.key(self._shown_key(key_values)))
 
     def event_key(self, event: MutationEvent) -> bytes:
-        """The data topic's key for what an event is about. Raises RowConversionError."""
+        """The data topic's key for the row or partition of an event. Raises RowConversionError."""
         if self._encoded_as_events:
             return event.key
         return self.record_key(self.row_key_values(event.partition_key, event.clustering))
 
     def record_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
-        """The data topic's value from a row of the selection, and its key. Raises RowConversionError."""
+        """The data topic's value, from a row of the selection and its key. Raises RowConversionError."""
         columns = selection.value_columns if self.value_columns else ()
         return self._encoded(columns, row[len(selection.key_columns) :], key_values)
 
     def row_value(
         self, selection: Selection, row: RawValues, partition_key: bytes, clustering: Sequence[bytes | None]
     ) -> bytes:
-        """The same for one row by the parts of its key. Raises RowConversionError."""
+        """The same value, with the parts of the row's key. Raises RowConversionError."""
         transcoder = self._encoder.transcoder
         if transcoder is None or selection.value_columns is not self.value_columns:
             return self.record_value(selection, row, self.row_key_values(partition_key, clustering))
@@ -203,12 +203,12 @@ class Projection:
 
     @property
     def row_where(self) -> str:
-        """The whole primary key."""
+        """The condition for a whole primary key."""
         return " AND ".join(f"{quoted(column.name)} = ?" for column in self.table.primary_key)
 
     @property
     def partition_where(self) -> str:
-        """The partition key."""
+        """The condition for a partition key."""
         return " AND ".join(f"{quoted(column.name)} = ?" for column in self.table.partition_key)
 
     @property
@@ -223,12 +223,12 @@ class Projection:
 
     @property
     def hidden(self) -> dict[str, Hiding]:
-        """Columns whose values are not published as they are."""
+        """Columns whose values are not published unchanged, and how they are hidden."""
         return {} if self._published is None else self._published.hidden
 
     @property
     def hides_key(self) -> bool:
-        """True when the bytes of keys are not to be shown, in a log line either."""
+        """True when the bytes of keys must not be shown, also not in log lines."""
         return self._hides_key
 
     def _shown_key(self, key_values: RawValues) -> RawValues:
@@ -257,7 +257,7 @@ class Projection:
 
 
 def _field_names(record: Sequence[ColumnMetadata], columns: Sequence[ColumnMetadata]) -> list[str]:
-    """Names of the columns as they are in a record; a column that is not in it has its own."""
+    """The columns' field names in a record. A column that is not in the record keeps its own name."""
     names = [each.name for each in record]
     fields = dict(zip(names, avro_names(names), strict=True))
     return [fields.get(each.name, each.name) for each in columns]

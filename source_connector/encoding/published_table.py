@@ -1,4 +1,4 @@
-"""The definition of a table as it is published, where it differs from the table's own. Pure."""
+"""The definition of a table as it is published, if that differs from the table's own. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["published_table"]
 
 
 def published_table(table: TableMetadata, hidden: HiddenColumns | None) -> PublishedTable | None:
-    """None where no column is hidden. Raises DeploymentError with every reason why the table's columns cannot be hidden so."""
+    """The published definition; None if no column is hidden.
+
+    Raises DeploymentError with every reason why the table's columns cannot be hidden in this way.
+    """
     try:
         return None if hidden is None else hidden.of(table)
     except ConfigError as error:

@@ -36,11 +36,11 @@ _NO_FIELDS: Final = b"{}"
 
 
 class RowEncoder(Protocol):
-    """Writes by `key_schema` and `value_schema`; raises CqlValueError, and what fastavro raises."""
+    """Writes with `key_schema` and `value_schema`. Raises CqlValueError, and the errors of fastavro."""
 
     @property
     def key_schema(self) -> str:
-        """Avro JSON text; empty where the format has no key schema."""
+        """Avro JSON text; empty if the format has no key schema."""
 
     @property
     def value_schema(self) -> str:
@@ -52,17 +52,17 @@ class RowEncoder(Protocol):
 
     @property
     def transcoder(self) -> RecordTranscoder | None:
-        """Gives the same as `value` for all value columns, sooner; None where there is none."""
+        """A faster way to the result of `value` for all value columns; None if the format has none."""
 
     def key(self, key_values: RawValues) -> bytes:
-        """From the CQL bytes of the primary key's columns; those that are missing at the end are null."""
+        """The key, from the CQL bytes of the primary key's columns. Columns that are missing at the end are null."""
 
     def value(self, columns: Sequence[ColumnMetadata], values: RawValues, key_values: RawValues) -> bytes:
-        """From the CQL bytes of these value columns (none in a table of keys only) and of the key."""
+        """The value, from the CQL bytes of these value columns (none in a table of keys only) and of the key."""
 
 
 def row_encoder(data_format: DataFormat, table: TableMetadata, columns: Sequence[ColumnMetadata]) -> RowEncoder:
-    """The encoder of a format for a table, of whose value columns these are published."""
+    """The encoder of a format for a table. `columns` are the value columns that are published."""
     if data_format is DataFormat.KEY_VALUE_AVRO:
         return _AvroEncoder(table, columns)
     return _JsonEncoder(table, columns, is_one_object=data_format is DataFormat.JSON)
@@ -88,7 +88,7 @@ class _AvroEncoder:
         if not columns:
             return self._write_value(self._key_record(key_values))
         fields = [self._value_fields[column.name] for column in columns]
-        # Columns that were not selected are null: fastavro takes what is missing as its default.
+        # Columns that were not selected are null: fastavro uses the default of a missing field.
         return self._write_value(
             {name: None if data is None else read(data) for (name, read), data in zip(fields, values, strict=False)}
         )
@@ -101,7 +101,7 @@ class _AvroEncoder:
 
 
 def _converter(table: TableMetadata, column: ColumnMetadata) -> Callable[[bytes], bytes]:
-    """The Avro field of one column by fastavro; made when it is needed, for most columns never need it."""
+    """The Avro field of one column by fastavro. Created at the first use, because most columns never need it."""
 
     @cache
     def made() -> tuple[str, Callable[[bytes], AvroValue], RecordWriter]:

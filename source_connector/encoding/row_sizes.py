@@ -2,7 +2,7 @@
 
 A row is requested before its size is known. So a table without known rows counts as one with large rows, and each
 answer lowers the estimate at most to its half: the first statements request one row each. A larger row counts at
-once, smaller rows count gradually. A table whose rows all grow at once cannot be foreseen.
+once, smaller rows count gradually. If all rows of a table grow at once, the estimate is too low for the first answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, final
 __all__ = ["BUDGET_BYTES", "RowSize"]
 
 BUDGET_BYTES: Final = 24 * 1024 * 1024
-"""The bytes of rows that statements in flight may return, by their estimated size; as many may wait to be requested."""
+"""The estimated bytes of the rows that statements in flight may return. Reads of as many bytes may wait to be sent."""
 # The most bytes of one statement's answer, and of a page.
 _GROUP_BYTES: Final = 256 * 1024
 _PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -33,7 +33,7 @@ class RowSize:
         self._is_met: bool = False
 
     def answered(self, size: int, rows: int) -> None:
-        """An answer had `size` bytes in `rows` rows. One without rows says little."""
+        """Note that an answer had `size` bytes in `rows` rows. An answer without rows changes the estimate little."""
         if not rows:
             self.value = max(1.0, self.value * _FADE)
             return
@@ -42,9 +42,9 @@ class RowSize:
         self.value = max(now, self.value * (_FADE if self._is_met else _FASTEST))
 
     def rows_of_group(self) -> int:
-        """How many rows one statement may ask for by their keys; 0 is as good as 1."""
+        """How many rows one statement may request by their keys; 0 means the same as 1."""
         return int(_GROUP_BYTES / self.value)
 
     def rows_of_page(self) -> int:
-        """How many rows a page may have of those in a deletion's scope."""
+        """How many rows a page of a deletion's scope may have."""
         return max(1, min(_PAGE_ROWS, int(_PAGE_BYTES / self.value)))

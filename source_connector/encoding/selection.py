@@ -19,18 +19,18 @@ _GREGORIAN_TO_UNIX_S: Final = 12_219_292_800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The columns of a SELECT in order: key columns, value columns, then write times and seconds to live of columns.
+    """The columns of a SELECT in order: key columns, value columns, then the write times and the TTLs of columns.
 
-    The last one, where there are seconds to live, is the coordinator's `now()`: they count from there.
+    If there are TTLs, the last column is the coordinator's `now()`, from which they count.
     """
 
     key_columns: tuple[ColumnMetadata, ...]
     value_columns: tuple[ColumnMetadata, ...]
     timed_columns: tuple[str, ...]
     timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    """Where in a row the write time of a column stands."""
+    """The index of a column's write time in a row, by column name."""
     ttls_at: int = field(init=False, repr=False, compare=False)
-    """Where in a row the first of the timed columns' seconds to live stands."""
+    """The index of the first TTL in a row. The TTLs are in the order of `timed_columns`."""
 
     def __post_init__(self) -> None:
         first = len(self.key_columns) + len(self.value_columns)
@@ -39,14 +39,14 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """`SELECT ... ` up to and without FROM; never empty."""
+        """`SELECT ...` without FROM; never empty."""
         names = [quoted(column.name) for column in self.key_columns + self.value_columns]
         timed = [quoted(name) for name in self.timed_columns]
         times = [f"WRITETIME({name})" for name in timed] + [f"TTL({name})" for name in timed]
         return "SELECT " + ", ".join(names + times + (["now()"] if timed else []))
 
     def read_at_s(self, row: RawValues) -> int:
-        """When the coordinator read this row, by its own clock, in seconds since the epoch; for a row with timed columns."""
+        """When the coordinator read this row, by its clock, in seconds since the epoch. Needs timed columns."""
         return _unix_s(row[-1] or b"")
 
     def writetimes_us(self, row: RawValues) -> dict[str, int]:
@@ -57,7 +57,7 @@ class Selection:
 
 
 def _unix_s(timeuuid: bytes) -> int:
-    """The time of a version 1 UUID, whose 60 bits stand in the order low, middle, high (RFC 9562, section 5.1)."""
+    """The time of a version 1 UUID. Its 60 bits are in the order low, middle, high (RFC 9562, section 5.1)."""
     low, middle, high = _TIMEUUID_TIME.unpack_from(timeuuid)
     ticks: int = (high & 0x0FFF) << 48 | middle << 32 | low
     return ticks // _TICKS_PER_S - _GREGORIAN_TO_UNIX_S

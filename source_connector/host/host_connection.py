@@ -1,6 +1,6 @@
-"""This process's side of the pipes to its host: takes over the standard streams, reads frames, writes frames.
+"""This process's side of the pipes to its host: takes over the standard streams, reads and writes frames.
 
-Owns the thread that reads. Standard output belongs to the frames, so whatever else prints goes to standard error.
+Owns the thread that reads. Standard output is for frames only, so all other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HostConnection:
         self._in = os.dup(0)
         self._out = os.dup(1)
         os.dup2(2, 1)
-        # A deque takes from one end and adds at the other in any threads, without a lock for every record.
+        # Several threads may append to a deque and pop from its other end, without a lock for every record.
         self._unsent: deque[bytes] = deque()
         self._write_lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, name="host-reader", daemon=True)
@@ -37,11 +37,11 @@ class HostConnection:
         self._thread.start()
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame behind the others."""
+        """Queue a frame."""
         self._unsent.append(frame)
 
     def flush(self) -> None:
-        """Write what is queued; waits while the host does not read, which is how it holds us back."""
+        """Write the queued frames. Blocks while the host does not read: that is its back pressure."""
         with self._write_lock:
             unsent = self._unsent
             view = memoryview(b"".join([unsent.popleft() for _ in range(len(unsent))]))
@@ -60,14 +60,14 @@ class HostConnection:
         except HostProtocolError as error:
             os.write(2, f"{error}\n".encode())
             os._exit(1)
-        # The host is gone. Nothing can be handed over any more, and whatever was not acknowledged is delivered again.
+        # The host has ended. No record can be handed over any more, and unacknowledged events are delivered again.
         os._exit(0)
 
 
 class LogLines(logging.Formatter):
-    """Log records as lines of standard error, each with its level before it as systemd has them: `<4>` is a warning."""
+    """Formats log records as lines of standard error, each with a level in systemd's form: `<4>` is a warning."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line for each of the text's."""
+        """Mark each line of the text with the level."""
         mark = "<3>" if record.levelno >= logging.ERROR else "<4>" if record.levelno >= logging.WARNING else "<6>"
         return "\n".join(mark + line for line in super().format(record).splitlines())

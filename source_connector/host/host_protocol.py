@@ -30,10 +30,10 @@ once.
       9 METRIC => Name (Text) Value (Float64)
       10 ERROR => Text                        why it cannot go on; the host throws it, the process ends
 
-Every SCHEMA is answered by TAKEN or REFUSED; the first RECORD that names its id follows TAKEN. An id stands
-for one schema and may be announced again after REFUSED. Seq counts up from 1. Every
-RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/Frames.java`; both are tested
-against the same golden frames.
+Every SCHEMA is answered by TAKEN or REFUSED. The first RECORD that names its id follows TAKEN. An id stands for one
+schema and may be announced again at any time, also with another mark (`source_connector.tables.newest_schema`). Seq
+counts up from 1. Every RECORD is answered by exactly one ACK or FAIL, in any order. The Java side is `nar/Frames.java`;
+both are tested against the same golden frames.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class FrameType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
-    """What the host knows: the source's options as given, and how it reaches Pulsar itself.
+    """The host's data: the source's options as given, and how the host itself reaches Pulsar.
 
     JSON: `{"config": {...}, "instance": {"instances": 1, "outputTopic": ..., "guarantee": ...}, "pulsar": {...}}`.
-    `config` is nested as the user wrote it, secrets among it; `pulsar` has what the getters of the host's client return
-    (never shown: it holds secrets). What the host does not know is null there and left out here.
+    `config` is nested as the user wrote it, with secrets. `pulsar` has the values of the getters of the host's client
+    (never shown, because it holds secrets). Values that the host does not know are null there and left out here.
     """
 
     config: Mapping[str, object]
@@ -106,7 +106,7 @@ class OpenRequest:
 
 
 class Acks(NamedTuple):
-    """The data topic has these records. One comes for every row, so what came together stays together."""
+    """The data topic has these records. There is one ACK for every row, so those that came together are one object."""
 
     seqs: Sequence[int]
 
@@ -132,7 +132,7 @@ class SchemaTaken:
 
 @dataclass(frozen=True, slots=True)
 class SchemaRefused:
-    """The data topic's registry does not take the schema; records cannot be written by it."""
+    """The data topic's registry does not take the schema, so no record can be written with it."""
 
     schema_id: int
     reason: str
@@ -149,20 +149,20 @@ _ANSWERS: Final[Mapping[int, Callable[[int], HostFrame]]] = {
 
 
 class FrameDecoder:
-    """Bytes of standard input -> frames from the host, whatever way they are cut."""
+    """Decodes the bytes of standard input, in pieces of any size, to frames from the host."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[HostFrame]:
-        """The frames that are complete with these bytes. Raises HostProtocolError."""
+        """Return the frames that these bytes complete. Raises HostProtocolError."""
         self._buffer += data
         at = 0
         try:
             while len(self._buffer) - at >= _HEADER.size:
                 length, kind = _HEADER.unpack_from(self._buffer, at)
                 if kind == _ACK_KIND and length == _ACK_LENGTH and len(self._buffer) - at >= _ACK.size:
-                    seqs = self._acks(at)  # as below, sooner
+                    seqs = self._acks(at)  # a fast path with the result of the code below
                     at += _ACK.size * len(seqs)
                     yield Acks(seqs)
                     continue
@@ -178,7 +178,7 @@ class FrameDecoder:
             del self._buffer[:at]
 
     def _acks(self, at: int) -> list[int]:
-        """Of the whole ACK frames that begin there, one behind the other."""
+        """The numbers of the complete ACK frames that begin at `at` and follow each other."""
         end = len(self._buffer) - (len(self._buffer) - at) % _ACK.size
         seqs: list[int] = []
         for length, kind, seq in _ACK.iter_unpack(self._buffer[at:end]):
@@ -208,7 +208,7 @@ def _open_request(body: bytes) -> OpenRequest:
         document = json.loads(body)
         config, pulsar, instance = document["config"], document["pulsar"], document["instance"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        # Without its cause: the text of a JSON error may quote what stands in it, secrets included.
+        # Without its cause: a JSON error may quote the document, which contains secrets.
         raise HostProtocolError(f"{len(body)} bytes that are no OPEN document ({type(error).__name__})") from None
     if not all(isinstance(part, dict) for part in (config, pulsar, instance)):
         raise HostProtocolError("config, pulsar and instance must be objects", frame=FrameType.OPEN)
@@ -225,7 +225,7 @@ def encode_opened() -> bytes:
 
 
 def encode_schema(schema: DataSchema) -> bytes:
-    """SCHEMA: Avro JSON texts of a data topic's key and value, and which topic it is."""
+    """SCHEMA: Avro JSON texts of a data topic's key and value, and the topic."""
     head = struct.pack(">IB", schema.schema_id, _FORMATS.index(schema.data_format))
     texts = schema.name, schema.key_schema, schema.value_schema, schema.topic
     return _frame(FrameType.SCHEMA, head + b"".join(map(_text, texts)))

@@ -12,7 +12,7 @@ __all__ = ["DataSchema", "SourceRecord"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSchema:
-    """The Avro JSON texts that a data topic's records are written by; `json` has no key schema.
+    """The Avro JSON texts with which a data topic's records are written; `json` has no key schema.
 
     `topic` is empty for the topic that the source was deployed with.
     """
@@ -27,9 +27,9 @@ class DataSchema:
 
 @final
 class SourceRecord:
-    """Key and value by the schema `schema_id`; a value of None says that the row does not exist.
+    """Key and value by the schema `schema_id`. A value of None means that the row does not exist.
 
-    One is made for every row, so this is compiled: an object with slots costs a tenth of a named tuple then.
+    One is created for every row, so this is compiled: an object with slots then costs a tenth of a named tuple.
     """
 
     __slots__ = ("event_time_ms", "key", "properties", "schema_id", "value")
@@ -49,7 +49,7 @@ class SourceRecord:
         self.event_time_ms: Final = event_time_ms
 
     def equals(self, other: SourceRecord) -> bool:
-        """True when the data topic would hold the same."""
+        """True when key, value, schema and properties are equal."""
         return (
             self.key == other.key
             and self.value == other.value

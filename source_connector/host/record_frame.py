@@ -1,4 +1,7 @@
-"""The RECORD frame of `source_connector.host.host_protocol`, which specifies it. Every row is written here, so it is compiled. Pure."""
+"""Encodes the RECORD frame, as `source_connector.host.host_protocol` specifies it. Pure.
+
+Every row is written here, so this module is compiled.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _RECORD: Final = 8
 _NO_TIME: Final = -1
 _REPEATED: Final = frozenset({names.KIND, names.TABLE_ID, names.NODE, names.STATIC_COLUMNS})
 _HEAD: Final = struct.Struct(">IBQIqI")
-_HEAD_LENGTH: Final = 25  # of it, what the frame's length counts
+_HEAD_LENGTH: Final = 25  # the bytes of the head that count for the frame's length
 _SIZE: Final = struct.Struct(">I")
 
 
@@ -44,7 +47,7 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _known(text: str) -> bytes:
-    """Names of properties are few, and so are some of their values; records are many."""
+    """The encoded text. It is cached, because records have the same few names and, for some names, few values."""
     return _text(text)
 
 

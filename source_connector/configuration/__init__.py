@@ -1,1 +1,1 @@
-"""The configuration of a source: options, key stores, which tables."""
+"""The configuration of a source: options, key stores, the selection of tables."""

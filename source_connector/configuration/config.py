@@ -1,4 +1,4 @@
-"""The connector's options: DataStax's names where they mean something here, ours beside them, all problems at once."""
+"""The connector's options, with DataStax's names where these have a meaning here. All problems are reported at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ConsistencyName = Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM"
 
 _SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 _CONSISTENCY_LEVELS: Final = get_args(ConsistencyName)
-# Values that may be content, `base64:...`, instead of a path.
+# Options whose value may be content, `base64:...`, instead of a path.
 _FILES: Final = (
     "cloud.secureConnectBundle",
     "ssl.keystore.path",
@@ -52,7 +52,7 @@ _SECRETS: Final = frozenset({*SECRET_OPTIONS, *_FILES})
 
 
 def _parts(value: object) -> object:
-    """One text may hold several parts, parted by commas."""
+    """Split a text at its commas. Other values are returned unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -62,7 +62,7 @@ _Texts = Annotated[tuple[str, ...], BeforeValidator(_parts)]
 
 
 class SourceConfig(BaseModel):
-    """All options, checked. Names with dots are the aliases; durations carry their unit. Secrets print as stars."""
+    """All options, checked. Names with dots are aliases; names of durations have their unit. Secrets print as stars."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
 
@@ -155,9 +155,9 @@ class SourceConfig(BaseModel):
         pulsar: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> tuple[Self, tuple[str, ...]]:
-        """The options of `--source-config` (nested or dotted), secrets of the environment, and what the host found out.
+        """Build it from `--source-config` (nested or dotted), the host's data, and secrets in the environment.
 
-        Returns the configuration and warnings for the log, a line each. Raises ConfigError with every problem.
+        Return the configuration and warnings for the log, one line each. Raises ConfigError with every problem.
         """
         known = dict(flattened(options))
         problems, warnings = take_out_foreign(known)
@@ -170,7 +170,7 @@ class SourceConfig(BaseModel):
             config = cls.model_validate(known)
         except ValidationError as error:
             problems += [_problem(detail) for detail in error.errors(include_url=False)]
-            # Checks that pydantic did not reach are run on a copy with the correct options only.
+            # The rules between options are checked nevertheless, on the given values, to report all problems.
             raise ConfigError(problems + list(_cross_problems(known))) from None
         problems += _cross_problems(known)
         if problems:
@@ -202,7 +202,7 @@ class SourceConfig(BaseModel):
 
     @property
     def hidden(self) -> HiddenColumns | None:
-        """Columns whose values are not published as they are; None where there are none."""
+        """The columns whose values are not published unchanged; None if there are none."""
         patterns = column_patterns(_hidden_entries(self.model_dump(by_alias=True)))
         if not patterns:
             return None
@@ -221,17 +221,17 @@ class SourceConfig(BaseModel):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Full names of the events topics; by default the one that our agents write."""
+        """Full names of the events topics; by default the topic that our agents write."""
         return tuple(map(full_topic_name, self.events_topics)) or (events_topic(self.keyspace, self.table),)
 
     @property
     def fallback_level(self) -> str | None:
-        """The last resort; None when there is none, and Cassandra is waited for instead."""
+        """The consistency level of last resort; None if reads wait for Cassandra instead."""
         return None if self.fallback_consistency == "none" else self.fallback_consistency
 
     @property
     def dead_letters_topic(self) -> str:
-        """The full name of the topic for what cannot be published: one for all sources of the events' namespace."""
+        """The full name of the dead-letter topic; by default one topic for all sources of the events' namespace."""
         if self.dead_letters_name:
             return full_topic_name(self.dead_letters_name)
         return dead_letters_topic(main_topic(self.topics))
@@ -240,7 +240,7 @@ class SourceConfig(BaseModel):
     def changes_topic(self) -> str:
         """The full name of the topic for changes of the table's definition, by default beside the main events topic.
 
-        Empty when they are not wanted.
+        Empty if changes are not to be published.
         """
         if self.schema_changes_topic.lower() == "none":
             return ""
@@ -251,7 +251,7 @@ class SourceConfig(BaseModel):
         return schema_changes_topic(main_topic(self.topics), self.keyspace, self.table)
 
 
-# Option -> name in the host's OPEN document, which serves as its default.
+# Option -> name of its default value in the host's OPEN document.
 _PULSAR_OPTIONS: Final = {
     "pulsarServiceUrl": "getServiceUrl",
     "pulsarAuthPluginClassName": "getAuthPluginClassName",
@@ -263,8 +263,8 @@ _PULSAR_OPTIONS: Final = {
 
 
 def flattened(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Nested maps as names with dots; values of null are left out."""
-    # Not by recursion: how deep they are is the user's.
+    """Nested maps as names with dots. Null values are left out."""
+    # Without recursion, because users may nest maps to any depth.
     left = list(options.items())[::-1]
     while left:
         name, value = left.pop()
@@ -293,7 +293,7 @@ def _suggestion(option: str) -> str:
 
 
 def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
-    """Rules that pydantic's types do not say."""
+    """Problems of the rules that pydantic's types cannot express."""
     yield from _place_problems(given)
     yield from _table_problems(given)
     yield from _topic_problems(given)
@@ -324,7 +324,7 @@ def _cross_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
 
 def hidden_columns_of(options: Mapping[str, object], environment: Mapping[str, str]) -> HiddenColumns | None:
     """The columns that a source with these options hides, to compare its records with the table. Raises ConfigError."""
-    # Of the other secrets nothing is known here.
+    # Only these options are used, because the other secrets are not known here.
     known = {
         name: value
         for name, value in flattened(options)
@@ -340,7 +340,7 @@ def hidden_columns_of(options: Mapping[str, object], environment: Mapping[str, s
 
 
 def _hidden_entries(given: Mapping[str, object]) -> dict[Hiding, tuple[str, ...]]:
-    """The entries of each option that hides columns, as far as they are texts."""
+    """The entries of each option that hides columns. Values that are no texts or lists are left out."""
     entries = {hiding: _parts(given.get(hiding.value, ())) for hiding in Hiding}
     return {hiding: tuple(map(str, each)) for hiding, each in entries.items() if isinstance(each, list | tuple)}
 
@@ -353,7 +353,7 @@ def _column_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
 
 
 def _admin_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
-    """Policies are asked and set by Pulsar's admin interface."""
+    """Problems of the options for Pulsar's admin interface, by which policies are read and set."""
     admin_url, minutes = given.get("pulsarAdminUrl"), given.get("dataTopic.retentionMinutes")
     if admin_url and not re.match(r"https?://[^/@\s?#]+/?$", str(admin_url)):
         reason = (
@@ -369,7 +369,7 @@ def _admin_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
 
 
 def _table_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
-    """One table by its names, or several by names and patterns."""
+    """Problems of the options that name one table, or several by names and patterns."""
     tables = _parts(given.get("tables", ()))
     if not tables:
         for option in ("keyspace", "table"):
@@ -403,7 +403,7 @@ def _topic_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
 
 
 def _place_problems(given: Mapping[str, object]) -> Iterator[ConfigProblem]:
-    """A bundle describes the whole cluster; without one, contact points and their data center do."""
+    """Problems of the options that locate the cluster: a bundle, or contact points and their data center."""
     if not given.get("cloud.secureConnectBundle"):
         for option in ("contactPoints", "loadBalancing.localDc"):
             if not given.get(option):

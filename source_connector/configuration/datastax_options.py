@@ -1,4 +1,5 @@
-"""Options of DataStax's connector that are not ours: Java driver options that have a name of ours, and idle options.
+"""Options of DataStax's connector that are not ours: options of the Java driver, some with an equivalent of ours, and
+idle options.
 
 An idle option controls something that does not exist here. It is checked as DataStax's connector checks it, and then
 ignored, with one warning for all idle options.
@@ -32,7 +33,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 
 
 def known_name(*names: str) -> BeforeValidator:
-    """A pydantic validator: one of these names, whatever its case."""
+    """A pydantic validator that accepts these names in upper or lower case."""
     by_lower = {name.lower(): name for name in names}
     return BeforeValidator(lambda value: by_lower.get(value.lower(), value) if isinstance(value, str) else value)
 
@@ -73,13 +74,13 @@ _NO_KERBEROS: Final = (
 )
 
 IDLE_OPTIONS: Final = frozenset(_IDLE)
-"""Names that are accepted and left aside."""
+"""Names of options that are accepted and ignored."""
 
 
 def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], list[str]]:
-    """Remove what is not ours from the options, put what has a name of ours under that name, unless it is given.
+    """Remove foreign options. An option with an equivalent of ours is put under our name, unless that is given.
 
-    Returns what is wrong with the values, and warnings for the log.
+    Return the problems of the values, and warnings for the log.
     """
     problems: list[ConfigProblem] = []
     idle: list[str] = []
@@ -99,7 +100,7 @@ def take_out_foreign(given: dict[str, object]) -> tuple[list[ConfigProblem], lis
 
 
 def use_login(given: dict[str, object]) -> None:
-    """Log in wherever name and password are given, as DataStax's connector does, also with the provider None."""
+    """Use the provider PLAIN if name and password are given, also instead of None, as DataStax's connector does."""
     is_without = str(given.get("auth.provider") or "None").lower() == "none"
     if is_without and given.get("auth.username") and given.get("auth.password"):
         given["auth.provider"] = "PLAIN"

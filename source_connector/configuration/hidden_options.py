@@ -1,4 +1,4 @@
-"""The options that hide columns: their errors before any table is known, and the patterns that they make. Pure."""
+"""The options that hide columns: their patterns, and the errors that show before any table is known. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def column_patterns(entries: Mapping[Hiding, Sequence[str]]) -> tuple[ColumnPatt
 def hidden_problems(
     entries: Mapping[Hiding, Sequence[str]], key: str, tables: Sequence[str]
 ) -> Iterator[ConfigProblem]:
-    """`tables` are the entries of the tables that are served."""
+    """Problems of the options that hide columns. `tables` are the entries of the tables that are served."""
     for hiding in Hiding:
         for entry in entries.get(hiding, ()):
             try:
@@ -55,7 +55,7 @@ def hidden_problems(
 
 
 def _may_meet(pattern: str, entry: str) -> bool:
-    """False when surely no table matches both. Of two patterns with wildcards that is not known before the tables exist."""
+    """False if surely no table matches both. True for two patterns with wildcards, as the tables are not known yet."""
     if is_pattern(pattern) and is_pattern(entry):
         return True
     return fnmatch.fnmatchcase(entry, pattern) or fnmatch.fnmatchcase(pattern, entry)

@@ -1,7 +1,8 @@
 """Java key stores, as far as TLS needs them: trusted certificates, and one private key with its certificates. Pure.
 
-PKCS12, Java's own default since version 9, is read by `cryptography`. `clients.java_key_store` has the frame of JKS, the
-older one. A private key is XORed with a chain of SHA-1 hashes of password and salt (sun.security.provider.KeyProtector).
+PKCS12, Java's default since version 9, is read by `cryptography`. JKS, the older format, is read by
+`clients.java_key_store`. There a private key is XORed with a chain of SHA-1 hashes of password and salt
+(sun.security.provider.KeyProtector).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _DIGEST: Final = 20
 
 
 class KeyStoreError(CdcError):
-    """The bytes are no key store that can be read, or the password is another one."""
+    """The bytes are no key store that can be read, or the password is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaKeyStore:
-    """The content as PEM texts. `private_key` is empty if there is none; `chain` starts with its certificate."""
+    """The content as PEM texts. `private_key` is empty if there is none. `chain` starts with the key's certificate."""
 
     trusted: tuple[str, ...] = ()
     private_key: str = field(default="", repr=False)
@@ -91,7 +92,7 @@ def _decrypted(info: bytes, password: bytes) -> bytes:
 
 
 def _der(data: bytes, at: int) -> tuple[bytes, int]:
-    """The content of the DER element at a place, and the place behind it."""
+    """The content of the DER element at a position, and the position after it."""
     size, at = data[at + 1], at + 2
     if size & 0x80:
         width = size & 0x7F

@@ -1,4 +1,4 @@
-"""Options that name a file or hold its content: `base64:...` becomes a file that only this user can read, for a while."""
+"""Options that name a file or hold its content: `base64:...` becomes a temporary file that only this user can read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_content(value: str) -> bool:
 
 
 def is_readable_content(value: str) -> bool:
-    """False when what follows `base64:` is no base64."""
+    """False if the text after `base64:` is not valid base64."""
     try:
         base64.b64decode(value.removeprefix(_PREFIX), validate=True)
     except binascii.Error:
@@ -31,11 +31,11 @@ def is_readable_content(value: str) -> bool:
 
 @contextlib.contextmanager
 def as_file(value: str, suffix: str = "") -> Iterator[str]:
-    """The path of the file; one that was made for the content is deleted afterwards."""
+    """The path of the file. A file that is created for content is deleted afterwards."""
     if not is_content(value):
         yield value
         return
-    # mkstemp gives the owner alone the right to read.
+    # mkstemp gives only the owner the right to read.
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
         file.write(base64.b64decode(value.removeprefix(_PREFIX)))
         file.flush()

@@ -18,20 +18,21 @@ SECRET_OPTIONS: Final = (
     "ssl.truststore.password",
     "columns.hashKey",
 )
-# Stands for a secret whose file cannot be read, which is reported already; long enough for every one.
+# Replaces a secret whose file cannot be read, which is reported already. Long enough for all checks of secrets.
 _UNREADABLE: Final = 40 * "-"
 FILE_OPTIONS: Final = tuple(f"{option}File" for option in SECRET_OPTIONS)
 
 
 def variable_of(option: str) -> str:
-    """The environment's name of an option, by the agent's rule: `auth.password` is `CDC_AUTH_PASSWORD`."""
+    """The environment variable of an option, by the agent's rule: `auth.password` is `CDC_AUTH_PASSWORD`."""
     return "CDC_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", option).replace(".", "_").upper()
 
 
 def take_secrets(given: dict[str, object], environment: Mapping[str, str]) -> list[ConfigProblem]:
-    """Put each secret whose file is named, or that the environment has, among the options; what is wrong with that.
+    """Add the secrets of named files and of the environment to the options. Return the problems.
 
-    An option wins over the environment, which the whole functions worker shares; beside a file it is a mistake.
+    An option takes precedence over the environment, which the whole functions worker shares. It is an error if both an
+    option and its file are given.
     """
     problems = []
     for option, file_option in zip(SECRET_OPTIONS, FILE_OPTIONS, strict=True):
@@ -52,7 +53,7 @@ def take_secrets(given: dict[str, object], environment: Mapping[str, str]) -> li
 
 
 def _unreadable(path: str, reason: str) -> str:
-    """Without the value where it may be the secret itself, or the content of its file."""
+    """The problem of a file. The value is left out if it may be the secret itself or the file's content."""
     if path.startswith("/"):
         return f"{path} cannot be read ({reason})"
     return f"is no file that can be read ({reason}); give the file's full path, which begins with /"

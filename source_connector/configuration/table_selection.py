@@ -1,6 +1,6 @@
-"""Which tables a source serves: one, or those that names and patterns select; and where events and records of each are.
+"""The tables that a source serves (one, or those that names and patterns select), with their topics. Pure.
 
-Pure. A name is `keyspace.table`; a pattern has `*` or `?` in it and selects among the tables that have `cdc = true`.
+A name is `keyspace.table`. A pattern has `*` or `?` in it and selects among the tables that have `cdc = true`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DATASTAX_PREFIX: Final = "events-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlace:
-    """A table, the topics that its events come from, and the topic of its records (empty: the source's own)."""
+    """A table, the topics of its events, and the topic of its records (empty for the source's own topic)."""
 
     keyspace: str
     table: str
@@ -36,7 +36,7 @@ class TablePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSelection:
-    """One place that was given, or names and patterns with templates for the topics of each table."""
+    """A single table, or names and patterns with templates for the topics of each table."""
 
     only: TablePlace | None = None
     entries: Sequence[str] = ()
@@ -49,13 +49,13 @@ class TableSelection:
         return any(map(is_pattern, self.entries))
 
     def named(self) -> list[TablePlace]:
-        """The tables that are served whether they exist yet or not."""
+        """The tables that are named. They are served even if they do not exist yet."""
         if self.only is not None:
             return [self.only]
         return [self._place(*entry.split(".", 1)) for entry in self.entries if not is_pattern(entry)]
 
     def found(self, tables: Iterable[tuple[str, str, bool]]) -> Iterator[TablePlace]:
-        """Those of the cluster's tables (keyspace, table, cdc) that a pattern selects."""
+        """The tables that a pattern selects. `tables` are all of the cluster's (keyspace, table, cdc)."""
         patterns = [entry for entry in self.entries if is_pattern(entry)]
         for keyspace, table, cdc in tables:
             name = f"{keyspace}.{table}"
@@ -73,9 +73,9 @@ class TableSelection:
 
 
 def main_topic(events_topics: Sequence[str]) -> str:
-    """The events topic beside which the connector has its own topics: the first one that our agents write, as far as names tell.
+    """The events topic by which the connector names its own topics: by its name, the first one that our agents write.
 
-    So they stay the same when a migration ends and the topic of DataStax's agents is removed.
+    So these names stay the same when a migration ends and the topic of DataStax's agents is removed.
     """
     return min(events_topics, key=_rank)
 
@@ -99,7 +99,7 @@ def is_table_name(entry: str) -> bool:
 
 
 def is_template(text: str) -> bool:
-    """True for a topic that has its own name for each table."""
+    """True for a template that gives each table its own topic."""
     try:
         return text.format(keyspace="a", table="b") != text.format(keyspace="c", table="d") and (
             text.format(keyspace="a", table="b") != text.format(keyspace="a", table="d")

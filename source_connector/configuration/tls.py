@@ -1,4 +1,4 @@
-"""TLS to Cassandra from the options `ssl.*`: PEM files as OpenSSL has them, or Java key stores, or their content."""
+"""TLS to Cassandra by the options `ssl.*`: PEM files or Java key stores, as a path or as content."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _use_chain(config: SourceConfig, context: ssl.SSLContext) -> None:
 
 
 def _trusted(config: SourceConfig) -> str | None:
-    """PEM text of the authorities; None means those of the system."""
+    """PEM text of the certificate authorities; None for those of the system."""
     if not config.ssl_trust_store:
         return None
     with as_file(config.ssl_trust_store) as path:
@@ -93,9 +93,9 @@ def _content(*pems: str) -> str:
 
 
 def openssl_ciphers(names: Iterable[str]) -> Iterator[str]:
-    """OpenSSL's names of cipher suites that may be given by Java's (`TLS_RSA_WITH_AES_128_CBC_SHA` is `AES128-SHA`).
+    """OpenSSL's names of cipher suites, from OpenSSL's or Java's (`TLS_RSA_WITH_AES_128_CBC_SHA` is `AES128-SHA`).
 
-    Those of TLS 1.3 are left out: OpenSSL offers all of them whatever is asked for.
+    The suites of TLS 1.3 are left out, because OpenSSL always offers all of them.
     """
     for name in names:
         exchange, found, cipher = name.removeprefix("TLS_").partition("_WITH_")

@@ -1,6 +1,6 @@
 """The source connector: events in, current rows out.
 
-The first thing that happens is the choice of the row path, compiled or not: see `source_connector.compiled`.
+The first step is the choice of the row path, compiled or not: see `source_connector.compiled`.
 """
 
 import os

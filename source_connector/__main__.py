@@ -35,7 +35,7 @@ _ONE_INSTANCE = (
 def main() -> None:
     """Serve one host; never returns."""
     _die_with_parent()
-    # Credentials and rows are in this process: nobody else reads its files, and it leaves no core behind.
+    # This process has credentials and rows in memory: no other user may read its files, and it leaves no core dump.
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
@@ -60,12 +60,12 @@ def main() -> None:
         _log.exception("the connector cannot continue")
         host.send(encode_error(f"{type(error).__name__}: {error}"))
     host.flush()
-    # Threads of the clients may still run; nothing that they could do counts any more.
+    # Threads of the clients may still run, but they have nothing left to do.
     os._exit(code)
 
 
 def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> CassandraSource:
-    """All stages for a configuration. Raises ConfigError, DeploymentError."""
+    """Build the source with all stages for a configuration. Raises ConfigError, DeploymentError."""
     guarantee = request.instance.get("guarantee", "ATLEAST_ONCE")
     if guarantee != "ATLEAST_ONCE":
         raise DeploymentError(
@@ -92,21 +92,21 @@ def _log_to_standard_error() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # Nodes that are away or refuse us are logged in one line, instead of the driver's messages and tracebacks.
+    # Nodes that are down or refuse the connector are logged in one line, without the driver's messages and tracebacks.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def _collect_rarely() -> None:
-    """Every row makes some objects that live until it is acknowledged, none of them in cycles.
+    """Let the garbage collector run rarely: the objects of a row live until it is acknowledged, and are not in cycles.
 
-    Python's own threshold of 700 objects would spend a tenth of the time on walking through them.
+    With Python's default threshold of 700 objects, a tenth of the time would be spent on walking through them.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 def _die_with_parent() -> None:
-    """The kernel ends this process with the thread that started it; elsewhere the end of standard input does."""
+    """Let Linux end this process with the thread that started it. Elsewhere the end of standard input ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -34,7 +34,8 @@ from source_connector.timers import Timers
 
 __all__ = ["assemble", "cassandra_options"]
 
-# Half of the events have been published, and need nothing but the broker's answer to their expiry, which comes after 0.2 s.
+# Factor for the waiting events: about half of them are published already and only wait 0.2 s for their expiry to be
+# stored.
 _WITH_EXPIRIES: Final = 2
 
 
@@ -58,7 +59,7 @@ def assemble(
     newest = NewestSchemas(connection, output_topic, inbox.put)
 
     def check_schema(schema: DataSchema) -> None:
-        """The registry has taken it, so the topic is there."""
+        """Check a schema. The registry has taken it, so its topic exists."""
         policies.follow(schema.topic or output_topic)
         newest.check(schema)
 
@@ -126,7 +127,7 @@ def assemble(
 
 
 def cassandra_options(config: SourceConfig, ssl_context: ssl.SSLContext | None) -> CassandraOptions:
-    """How the driver reaches and enters the cluster."""
+    """How the driver reaches the cluster and logs in."""
     enters = config.auth_provider == "PLAIN"
     return CassandraOptions(
         contact_points=config.contact_points,

@@ -62,7 +62,7 @@ class Attempts:
         self._taken_at_refusal: dict[Task, int] = {}
 
     def step(self, task: Task, attempt: int, step: Callable[[], None]) -> None:
-        """Take a step of this attempt, unless the attempt is over. What goes wrong concerns this task only."""
+        """Take a step of this attempt, unless the attempt is over. An error concerns only this task."""
         if attempt != task.attempts or self._life.dismisses(task):
             return
         try:
@@ -91,14 +91,14 @@ class Attempts:
             self._failed(task, str(UnexpectedError(error)))
 
     def read_over(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
-        """A read of this attempt is over."""
+        """Take the result of a read of this attempt."""
         if attempt == task.attempts and isinstance(outcome, Rows):
             task.reads_answered += 1
             self._faults.answered += 1
         self.step(task, attempt, partial(_take, task, outcome))
 
     def record_answered(self, task: Task, *, refused: bool) -> None:
-        """The data topic has, or has not, taken a record of the task."""
+        """Note that the data topic has taken or refused a record of the task."""
         self._taken += not refused
         if self._life.dismisses(task) or task.unanswered or task.state is not _WORKING:
             return
@@ -108,21 +108,21 @@ class Attempts:
             self.step(task, task.attempts, task.on_all_acknowledged)
 
     def schema_taken(self) -> None:
-        """The data topic has taken the table's schema, so it takes something."""
+        """Note that the data topic has taken the table's schema: so it accepts something."""
         self._taken += 1
 
     def forget(self, task: Task) -> None:
-        """The task is settled."""
+        """Forget the task, because it is settled."""
         self._taken_at_refusal.pop(task, None)
         self._faults.forget(task)
 
     def forget_all(self) -> None:
-        """The tasks are those of another epoch from now on."""
+        """Forget all tasks, because a new epoch has begun."""
         self._taken_at_refusal.clear()
         self._faults.clear()
 
     def _ask_whether_nodes_agree(self, task: Task, reason: str) -> None:
-        """If a node is behind with the schema, it refuses what others accept. That is not the event's fault."""
+        """Ask for the nodes' schema versions. A refusal by a node with an old schema is not the event's fault."""
         task.become(TaskState.ASKING)
         self._table.ask(self._stages.client.schema_versions, partial(self._refused_by_cassandra, task, reason))
 
@@ -139,9 +139,11 @@ class Attempts:
         self._retry(task, f"{reason}; that does not count as the event's fault, for {why}", _OUTAGE_LOOK_S)
 
     def _refused(self, task: Task) -> None:
-        """The broker does not say why. If the topic takes others of the table meanwhile, it is this record's fault.
+        """Retry or fail after the broker refused a record. The broker does not say why.
 
-        On a quiet table there are none. There the host makes a producer again, which a working topic accepts.
+        If the topic took other records of the table since the last refusal, it is this record's fault. On a quiet table
+        there may be none. So the schema is announced again, for which the host creates a producer: a working topic
+        accepts that.
         """
         self._counters["records_refused"] += 1
         reason = (
@@ -157,7 +159,7 @@ class Attempts:
             self._failed(task, reason)
 
     def _failed(self, task: Task, reason: str) -> None:
-        """It seems to be the event's fault: after the last attempt it becomes a dead letter."""
+        """Count a failure that seems to be the event's fault. After the last one the event becomes a dead letter."""
         task.failures += 1
         if task.failures < self._stages.limits.max_failures:
             self._retry(task, reason)
@@ -169,7 +171,7 @@ class Attempts:
         stages = self._stages
         if self._life.dismisses(task):
             return
-        if task.unanswered:  # of its earlier records
+        if task.unanswered:  # wait for the answers to its earlier records
             stages.timers.after(stages.limits.backoff_s, partial(self._set_aside, task, reason))
             return
         _log.error(
@@ -182,7 +184,7 @@ class Attempts:
         stages.set_events_aside(task.work.events, reason, partial(self._settle, task))
 
     def _retry(self, task: Task, reason: str, longest_s: float | None = None) -> None:
-        """Later, again and again. Its events stay unacknowledged meanwhile."""
+        """Start the task again after a pause. Its events stay unacknowledged."""
         limits = self._stages.limits
         task.become(TaskState.RETRYING)
         delay_s = Backoff(limits.backoff_s, longest_s or limits.max_backoff_s).pause_s(task.attempts)
@@ -194,7 +196,7 @@ class Attempts:
         self._stages.timers.after(delay_s, partial(self._start_again, task))
 
     def _place_of(self, task: Task) -> str:
-        """For log lines, which have no keys where those are hidden."""
+        """The task's place for log lines, without its key if keys are hidden."""
         return task.work.log_place if self._table.projection.hides_key else task.work.place
 
     def _start_again(self, task: Task) -> None:

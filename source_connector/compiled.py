@@ -1,7 +1,7 @@
 """Chooses the row path: modules compiled by mypyc, or the same sources as plain Python.
 
-`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive contains them.
-`runtime.compiled_modules` says when they are loaded. The key covers all of the application's sources. `CDC_CONNECTOR`
+`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive contains them. The key
+is a hash of all sources of the application. `runtime.compiled_modules` describes when they are loaded. `CDC_CONNECTOR`
 chooses: `auto`, `compiled` or `python`.
 
 `source_connector/__init__.py` calls :func:`choose` before any other module of the package can be imported.
@@ -58,7 +58,7 @@ COMPILED_MODULES: Final = tuple(
 GROUP: Final = CompiledGroup(name="source_connector_rows", option="CDC_CONNECTOR", modules=COMPILED_MODULES)
 _PACKAGE: Final = Path(__file__).parent
 _PACKAGES: Final = ("schemas", "runtime", "clients", "source_connector")
-# Not part of the application: the archive does not hold it.
+# Prefix of modules that only build the archive. They are not in it.
 _OF_THE_BUILD: Final = "nar_"
 
 
@@ -68,7 +68,7 @@ def row_path() -> str:
 
 
 def choose(choice: str) -> None:
-    """Let the modules of the row path come from where `choice` says; called once. Raises ConfigError."""
+    """Choose where the modules of the row path are loaded from. Called once. Raises ConfigError."""
     global _running  # noqa: PLW0603  # a process has one row path
     folder = compiled_folder()
     missing = None if folder.is_dir() else "the sources as they are were not compiled"
@@ -83,7 +83,7 @@ def choose(choice: str) -> None:
 
 
 def compiled_folder() -> Path:
-    """Where the compiled modules of these sources, for this interpreter, are or would be."""
+    """The folder for the compiled modules of these sources and this interpreter. It may not exist."""
     return _PACKAGE / "_compiled" / build_key(_sources())
 
 

@@ -2,15 +2,15 @@
 
 CdcError
 ├─ ConfigError              the operator: an option is wrong (schemas.errors)
-├─ DeploymentError          the operator: the way it was deployed cannot work; the instance ends, and says so
-│  └─ EventsTopicError      the same, of one events topic: one of several tables waits, the instance goes on
+├─ DeploymentError          the operator: the deployment cannot work; the instance ends with this error
+│  └─ EventsTopicError      the same for one events topic: one of several tables waits, the instance goes on
 ├─ HostProtocolError        nobody: the child process ends, Pulsar starts the instance again
 ├─ FetchError               the loop: read again after a pause; `refresh_schema` when the table has changed
 ├─ TableNotFoundError       the loop: wait until the table exists
-├─ RowConversionError       the loop: this row only is tried again, then set aside; everything else goes on
-├─ AdminError               nobody: Pulsar does not answer about its policies; asked again later
+├─ RowConversionError       the loop: only this row is tried again, then set aside; everything else goes on
 ├─ UnexpectedError          the same, for an unexpected error
-├─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is another one
+├─ AdminError               nobody: Pulsar does not answer about its policies; asked again later
+├─ DeadLettersError         the operator: the dead-letter topic cannot be read, or is a wrong topic
 └─ ExpiriesError            the operator: an expiry topic cannot be read
 """
 
@@ -61,7 +61,7 @@ class EventsTopicError(DeploymentError):
 
 
 class HostProtocolError(CdcError):
-    """The bytes between host and child are no frames; `frame` is the type byte where it is known."""
+    """The bytes between host and child are no frames. `frame` is the type byte, if it is known."""
 
     def __init__(self, reason: str, *, frame: int | None = None) -> None:
         self.frame = frame
@@ -71,9 +71,9 @@ class HostProtocolError(CdcError):
 class FetchError(CdcError):
     """Cassandra did not answer a read.
 
-    `refresh_schema` is True when the statement may no longer fit the table, `is_invalid` when Cassandra says that it
-    does not or never did, `is_outage` when the cause is not this read but nodes that are down, `is_of_key` when this key was
-    read alone, and its replicas failed or did not answer.
+    `refresh_schema` is True when the statement may no longer fit the table. `is_invalid` is True when Cassandra refused
+    the statement as invalid. `is_outage` is True when the cause is not this read but nodes that are down. `is_of_key`
+    is True when this key was read alone, and its replicas failed or did not answer.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TableNotFoundError(CdcError):
 
 
 class RowConversionError(CdcError):
-    """One row cannot be written by the data topic's schema."""
+    """One row cannot be written with the data topic's schema."""
 
     def __init__(self, table: str, key: str, reason: str) -> None:
         self.table = table
@@ -112,7 +112,7 @@ class RowConversionError(CdcError):
 
 
 class UnexpectedError(CdcError):
-    """An exception that no code has foreseen, in what was done for one event."""
+    """An unexpected exception in the work for one event."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -1,7 +1,7 @@
 """The user metrics of the source: those of DataStax's connector under their names, and ours.
 
 Pulsar keeps a summary (count, sum, quantiles) of the values that it gets. So a counted metric is sent as the increase
-since the last time, and the summary's sum is the total. A measured metric is sent as it is.
+since the last report, and the summary's sum is the total. A measured metric is sent as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COUNTED: Final[Mapping[str, str]] = {
     "slots_given_up": "Statements that had no answer after 2 s",
     "unexpected_errors": "Attempts that failed for an unexpected reason; the log gives the reason",
 }
-"""Name -> help. All are reported from the start, so that a dashboard has them and an alarm sees their first increase."""
+"""Name -> help. All are reported from the start, so that dashboards show them and alarms see their first increase."""
 
 MEASURED: Final[Mapping[str, str]] = {
     "cache_size": "Keys in the cache",
@@ -56,16 +56,16 @@ MEASURED: Final[Mapping[str, str]] = {
 
 
 class Metrics:
-    """Counters, and means of what happened since the last report."""
+    """Counters, and means of the measurements since the last report."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
-        """By name, since the start."""
+        """Counted events by metric name, since the start."""
         self._reported: dict[str, int] = {}
         self._sums: dict[str, tuple[float, int]] = {}
 
     def observe(self, name: str, value: float) -> None:
-        """One measurement; the mean of an interval is reported."""
+        """Add a measurement. The mean of an interval is reported."""
         total, count = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + value, count + 1
 

@@ -2,8 +2,9 @@
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
-    python/                               schemas, runtime, clients, source_connector and the wheels they need, unpacked; the row
-                                          path compiled, where `cdc compile` has made that of these sources
+    python/                               schemas, runtime, clients, source_connector and the unpacked wheels they need;
+    also the
+                                          compiled row path, if `cdc compile` has compiled these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 
@@ -52,16 +53,16 @@ WHEELS: Final = (
     "typing-extensions",
     "typing-inspection",
 )
-"""What the application imports, and what that needs in turn; nothing else of what is installed."""
+"""The packages that the application imports, and their dependencies. No other installed package is included."""
 
 WHEELS_LOCK: Final = _JAVA / "requirements.lock"
-"""Their versions and hashes; `make lock` writes it."""
+"""The file with versions and hashes of the wheels. `make lock` writes it."""
 _LEFT_OUT: Final = ("__pycache__", "*.c", "*.cpp", "*.h", "*.pxd", "*.pyx", "*.pyi", "bin", "tests")
 _EARLIEST_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class NarBuildError(CdcError):
-    """A step of the build failed; carries the tail of what it printed."""
+    """A step of the build failed. The text has the end of its output."""
 
 
 def build_nar(out_dir: Path) -> Path:
@@ -83,7 +84,7 @@ def build_nar(out_dir: Path) -> Path:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """One build at a time in a folder: they share what was fetched."""
+    """Allow one build at a time in a folder, because builds share the downloads."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -124,7 +125,7 @@ def _application(target: Path, wheels: Path) -> None:
         shutil.copytree(row_path, target / row_path.relative_to(_ROOT))
     shutil.copy(_PACKAGE / "nar_start.py", target / "__main__.py")
     (target / "ABI").write_text(_abi() + "\n")
-    # Checked by hash, not by time: an archive carries no times that could be trusted.
+    # Not checked against source times, because the times in an archive are not reliable.
     compiled = compileall.compile_dir(
         target, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, stripdir=str(target), workers=1
     )
@@ -145,7 +146,7 @@ def _abi() -> str:
 def _zip(tree: Path, archive: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as out:
         for path in sorted(tree.rglob("*")):
-            # Directories too: without an entry of its own for bundled-dependencies Pulsar takes the file for a jar.
+            # Directories, too: without an entry for bundled-dependencies Pulsar treats the archive as a jar.
             name = path.relative_to(tree).as_posix() + ("/" if path.is_dir() else "")
             entry = zipfile.ZipInfo(name, _EARLIEST_ZIP_TIME)
             entry.external_attr = (0o40755 << 16 | 0x10) if path.is_dir() else 0o100644 << 16

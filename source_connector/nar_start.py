@@ -1,6 +1,6 @@
-"""The first thing that the archive's interpreter runs: another kind of Python cannot load the modules beside it.
+"""The first module that the archive's interpreter runs: checks that it is of the kind for which the archive was built.
 
-Nothing of ours is imported before that is known, and the syntax is that of old versions too.
+No other module of ours is imported before the check, and the syntax is valid in old versions of Python, too.
 """
 
 import os
@@ -13,7 +13,7 @@ _ERROR = 10  # host_protocol.FrameType.ERROR
 
 
 def refusal(wanted: str, found: object) -> bytes:
-    """The ERROR frame that names both kinds."""
+    """The ERROR frame that names both kinds of Python."""
     text = (
         f"option python: '{sys.executable}' is {found}, but the archive was built for {wanted}: "
         "set the option 'python' to an interpreter of that kind, or build the archive with this one"

@@ -1,4 +1,4 @@
-"""The connector itself: events in, records out. The only module that sees all stages.
+"""The connector itself: events in, records out. The only module that knows all stages.
 
     EventsConsumer -> TableLine (one a table) <-> RowFetcher
           ^               '-> Outbox -> HostConnection -> data topic
@@ -79,7 +79,7 @@ Inbox = queue.SimpleQueue[Posted]
 
 
 class CassandraSource:
-    """Publishes the current row for every event. `run` returns when the host closes; it raises what must end it."""
+    """Publishes the current row for every event. `run` returns when the host closes, and raises errors that end it."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class CassandraSource:
         self._is_closing = False
 
     def run(self) -> None:
-        """Work until the host says CLOSE. Raises DeploymentError, and whatever ended a stage's thread."""
+        """Work until the host sends CLOSE. Raises DeploymentError, and each error that ended a stage's thread."""
         timers = self._stages.timers
         try:
             self._connect()
@@ -131,7 +131,7 @@ class CassandraSource:
             self._stages.client.close()
 
     def _serve(self, place: TablePlace) -> None:
-        """One more table; its events are read as soon as the table has been found."""
+        """Serve one more table. Its events are read as soon as the table has been found."""
         if (place.keyspace, place.table) in self._lines:
             return
 
@@ -155,13 +155,13 @@ class CassandraSource:
         line.open()
 
     def _turn(self) -> None:
-        """Take what has come, start what may start, write what is to be written."""
+        """Handle the posted items, start tasks and reads that may start, and write frames to the host."""
         with contextlib.suppress(queue.Empty):
             self._handle(self._inbox.get(timeout=self._stages.timers.wait_s()))
             for _ in range(_HANDLED_AT_ONCE):
                 self._handle(self._inbox.get_nowait())
         self._stages.timers.run_due()
-        self._turns.rotate()  # so that none has always the first choice
+        self._turns.rotate()  # so that no table is always the first
         for line in self._turns:
             line.work()
         self._deliver(self._stages.fetcher.flush())
@@ -201,7 +201,7 @@ class CassandraSource:
                 raise item
 
     def _deliver(self, over: Sequence[ReadOver]) -> None:
-        """Reads that are over, to the tables of their tasks."""
+        """Deliver finished reads to the tables of their tasks."""
         for read, outcome in over:
             read.task.owner.deliver(read.task, read.attempt, outcome)
 
@@ -210,7 +210,7 @@ class CassandraSource:
         task.owner.answered(task, refused=refused)
 
     def _cannot_read(self, error: EventsTopicError) -> None:
-        """One of many tables: an operator may mend its topic, and the others continue meanwhile."""
+        """Check the topic of one of many tables again later: an operator may repair it. The other tables continue."""
         self._unreadable.add(error.topic)
         self._notices.say(
             error.topic, f"{error}; it is checked again every {_TOPIC_LOOK_S:.0f} s, other tables continue"
@@ -229,7 +229,7 @@ class CassandraSource:
             self._stages.last_rows.beat()
 
     def _check_slots(self) -> None:
-        """Nothing comes while no statement is answered; `flush` sees that some have waited too long."""
+        """Wake the loop regularly: if no statement is answered, `flush` must notice that some have waited too long."""
         self._stages.timers.after(_SLOTS_S, self._check_slots)
 
     def _check_schema(self) -> None:
@@ -239,7 +239,7 @@ class CassandraSource:
         self._find_tables()
 
     def _check_patterns(self) -> None:
-        """Of several tables: a pattern that hides nothing may be a slip of the pen, and values leave in clear."""
+        """Report patterns that hide no column of several tables: a misspelled pattern would publish values in clear."""
         hidden = self._stages.schemas.hidden
         if hidden is None or self._selection.only is not None:
             return
@@ -254,7 +254,7 @@ class CassandraSource:
                 )
 
     def _find_tables(self) -> None:
-        """Tables that a pattern selects, when the schema has changed since the last check."""
+        """Look for tables that a pattern selects, if the schema has changed since the last check."""
         if self._selection.has_patterns:
             self._stages.schemas.queries.ask(
                 partial(_tables_since, self._stages.client, self._tables_seen_at), self._found
@@ -269,7 +269,10 @@ class CassandraSource:
             self._serve(place)
 
     def _connect(self) -> None:
-        """Tries for a while; CLOSE ends the waiting. Raises DeploymentError: so the source's status says that nobody answers."""
+        """Connect to Cassandra. CLOSE ends the attempts.
+
+        Raises DeploymentError after a while, so that the source's status shows that Cassandra does not answer.
+        """
         give_up_at = time.monotonic() + _CONNECT_FOR_S
         while not self._is_closing:
             try:
@@ -307,12 +310,12 @@ class CassandraSource:
 
 
 def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID, Sequence[tuple[str, str, bool]]]:
-    """The schema's version, and all tables unless that is the one that was seen. Raises FetchError."""
+    """The schema's version, and all tables; no tables if the version is `seen_at`. Raises FetchError."""
     version = client.schema_version()
     return version, () if version == seen_at else client.tables()
 
 
 def _base_name(topic: str) -> str:
-    """The topic of a topic partition."""
+    """The topic's name without the number of the partition."""
     base, _, number = topic.rpartition("-partition-")
     return base if base and number.isdigit() else topic

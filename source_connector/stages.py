@@ -50,7 +50,7 @@ class Fetcher(Protocol):
 
     @property
     def has_bytes(self) -> bool:
-        """False when the rows that reads wait for may be too large together."""
+        """False when the rows of the waiting reads may be too large together."""
 
     @property
     def in_flight_limit(self) -> int:
@@ -63,10 +63,10 @@ class Fetcher(Protocol):
         """Queue a read."""
 
     def flush(self) -> list[ReadOver]:
-        """Send what may be sent; reads that failed before."""
+        """Send the reads that may be sent. Return those that failed before they were sent."""
 
     def answered(self, answer: Answer) -> list[ReadOver]:
-        """The reads that are over with this answer."""
+        """Return the reads that this answer finishes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +83,16 @@ class Stages:
     last_rows: LastRows | None
     write_times: WriteTimes = field(default_factory=WriteTimes)
     expiries: ExpiryTopics | None = None
-    """None where expiries are not to be published."""
+    """None if expiries are not published."""
     limits: Limits
     schemas: SchemaStages
     output_topic: str = ""
-    """The source's own, of tables without a destination."""
+    """The source's own topic, for tables without a destination."""
     is_shared: bool = False
     """True when other instances of the source write to the same topics."""
 
     def set_events_aside(self, events: Sequence[PendingEvent], reason: str, then: Callable[[], None]) -> None:
-        """Write a dead letter of each event; `then` follows when they are written."""
+        """Write a dead letter for each event. `then` is called when they are written."""
         dead_letters = [DeadLetter.of_event(each, reason) for each in events]
 
         def written() -> None:
@@ -102,7 +102,7 @@ class Stages:
         self.dead_letters.write(dead_letters, written)
 
     def set_aside(self, message: UnreadableMessage) -> None:
-        """Write a dead letter of a message that is no event, now or ever."""
+        """Write a dead letter for a message that can never be read as an event."""
         _log.error(
             "%s message %s goes to the dead-letter topic %s: %s",
             message.topic,

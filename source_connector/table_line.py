@@ -1,4 +1,4 @@
-"""One table: from the events of its topic to their records. Its problems do not affect other tables.
+"""One table: from the events of its topics to their records. Its problems do not affect other tables.
 
     receive -> FollowedTable -> PartitionLanes -> (MutationCache) -> RowTask | ScopeTask <-> RowFetcher -> Outbox -> settled
                                                                          '-- Attempts: fails again and again --> dead letters
@@ -52,8 +52,9 @@ _SETTLED: Final = TaskState.SETTLED
 class TableLine:
     """The owner of one table's tasks. `on_open` is called when the table has been found for the first time.
 
-    `destination` is the topic of its records, empty for the source's own. A table that is alone in its source raises
-    DeploymentError when nothing of it can be replicated; any other waits, parked. No other error gets out.
+    `destination` is the topic of its records, empty for the source's own topic. If nothing of the table can be
+    replicated, DeploymentError is raised for the only table of a source; any other table is parked. No other error is
+    raised.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class TableLine:
         self._reads = 0
         self._steps_planned = 0
         self._lacking_expiries: set[Task] = set()
-        """Done but for their expiries, which are not stored yet."""
+        """Tasks that only wait for their expiries to be stored."""
         self._attempts = Attempts(stages, self._table, self._life, notices, partial(self.settle, proven=()))
         self._expiries = ExpirySchedule(stages.expiries, expiry_topic, stages.metrics, notices, self.settle)
 
@@ -104,7 +105,7 @@ class TableLine:
         self._table.receive(message)
 
     def place(self, message: EventsMessage, standing: Standing) -> None:
-        """It is known whose events these are (FollowedTable's TableUser)."""
+        """Take a message whose table is known now (FollowedTable's TableUser)."""
         if message.clearing is not None:
             self._take_clearing(message, standing)
         elif standing is Standing.DROPPED:
@@ -116,7 +117,7 @@ class TableLine:
             self._life.take(message)
 
     def _take_clearing(self, message: EventsMessage, standing: Standing) -> None:
-        """A truncation or drop of another table, or of one that was dropped since, says nothing about today's."""
+        """Take a truncation or drop. One of another table, or of a table that was dropped since, is only settled."""
         if standing is Standing.CURRENT:
             self._clearings.take(message, self.projection.table)
         else:
@@ -142,7 +143,7 @@ class TableLine:
     # Tasks start, read, publish, and settle their events.
 
     def work(self) -> None:
-        """Start what may start now."""
+        """Start the tasks that may start now."""
         for unreadable in self._table.understood():
             self._stages.set_aside(unreadable)
         self._clearings.work()
@@ -159,7 +160,7 @@ class TableLine:
         )
 
     def _start(self, work: Work) -> None:
-        """Settle the copies of published changes; a task does the rest."""
+        """Settle events whose change is published already, and start a task for the others."""
         counters = self._stages.metrics.counters
         fresh = [each for each in work.events if not self.is_published(each)]
         counters["cache_misses"] += len(fresh)
@@ -175,9 +176,9 @@ class TableLine:
         self._attempts.step(task, task.attempts, task.start)
 
     def read(self, task: Task, request: ReadRequest) -> None:
-        """Queue a read; the answer comes by `deliver`, with the attempt that asked.
+        """Queue a read. The answer comes by `deliver`, with the attempt that asked.
 
-        A page of many rows waits while the broker is behind, because all its records are handed over at once.
+        A page of many rows waits while the outbox has no room, because all its records are handed over at once.
         """
         if request.kind in OF_MANY_ROWS and not self._stages.outbox.has_room(self):
             self.later(task, _ROOM_LOOK_S, partial(self.read, task, request))
@@ -186,7 +187,7 @@ class TableLine:
             self._stages.fetcher.start(task, request)
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
-        """A read of this attempt is over."""
+        """Take the result of a read of this attempt."""
         self._reads -= 1
         self._attempts.read_over(task, attempt, outcome)
 
@@ -196,7 +197,7 @@ class TableLine:
         self._stages.metrics.counters["records_published"] += 1
 
     def answered(self, task: Task, *, refused: bool) -> None:
-        """The data topic has, or has not, taken a record of the task."""
+        """Note that the data topic has taken or refused a record of the task."""
         self._life.record_answered(task)
         self._attempts.record_answered(task, refused=refused)
 
@@ -223,7 +224,10 @@ class TableLine:
             self._stages.timers.after(self._stages.limits.backoff_s, partial(self._take_long, task, attempt, step))
 
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
-        """Remember what is proven, acknowledge the events, let the next ones of the key start."""
+        """Remember the proven events, acknowledge all events, and let the next ones of the key start.
+
+        If expiries of the task are not stored yet, this happens when they are.
+        """
         self._lacking_expiries.discard(task)
         if self._life.dismisses(task):
             return
@@ -232,7 +236,7 @@ class TableLine:
             self._lacking_expiries.add(task)
             return
         for pending in proven:
-            # Of expiries there is one for each second and no copy of a replica: a later one of the key must not be taken for it.
+            # An expiry has no copies of other replicas. A later expiry of the key must not be taken for a copy of it.
             if pending.message.segment_id != EXPIRY_SEGMENT_ID:
                 self._stages.cache.remember(pending.cache_key, pending.event.digest)
         for pending in task.work.events:
@@ -254,16 +258,16 @@ class TableLine:
     # The conditions that a truncation waits for, and its effects.
 
     def _is_quiet(self) -> bool:
-        """No row is being read, nor will one be by a task under way, and the broker has answered for all records.
+        """True when no row is being read, no step of a task is planned, and the broker has answered for all records.
 
-        Tasks whose attempt failed, and tasks that wait for a column to expire, are not waited for. They continue after the
-        truncation's record.
+        A truncation does not wait for tasks whose attempt failed, or for tasks that wait for a column to expire. They
+        continue after the truncation's record.
         """
         return not self._reads and not self._steps_planned and not self._stages.outbox.tasks_of(self)
 
     def _forget_published(self, table_id: UUID) -> None:
         self._stages.cache.forget(table_id.bytes)
-        for task in self._lacking_expiries:  # what it has published stands before the truncation
+        for task in self._lacking_expiries:  # its records are before the truncation, so they must not be remembered
             task.settles_with = ()
         if self._stages.last_rows is not None:
             self._stages.last_rows.forget()
@@ -277,7 +281,7 @@ class TableLine:
 
     @property
     def schema_id(self) -> int:
-        """Of the projection's schemas."""
+        """The id of the projection's schemas."""
         return self._table.schema_id
 
     @property
@@ -287,7 +291,7 @@ class TableLine:
 
     @property
     def may_read_waiting(self) -> bool:
-        """False while a truncation is recorded, or the table's definition may be old. Events that wait are not read then."""
+        """False while a truncation is recorded, or the table's definition may be old: no waiting event is read then."""
         return self._table.is_ready and not self._clearings.holds
 
     @property
@@ -302,11 +306,11 @@ class TableLine:
 
     @property
     def write_times(self) -> WriteTimes:
-        """Of the changes that were settled last."""
+        """The write times of the changes that were settled last."""
         return self._stages.write_times
 
     def is_published(self, pending: PendingEvent) -> bool:
-        """True when the data topic has the event's change already, by a replica's copy."""
+        """True when the data topic has the event's change already, from another replica's copy of the event."""
         return self._stages.cache.is_published(pending.cache_key, pending.event.digest)
 
     def knows(self, node: UUID) -> bool:
@@ -326,7 +330,7 @@ class TableLine:
 
     @property
     def matched_patterns(self) -> set[str]:
-        """Patterns of columns to hide that match one of the table's."""
+        """Patterns of hidden columns that match a column of the table."""
         return self._table.matched_patterns
 
     @property
@@ -339,11 +343,11 @@ class TableLine:
         self._table.check_schema()
 
     def on_found(self) -> None:
-        """The table has been found for the first time (TableUser)."""
+        """Note that the table has been found for the first time (TableUser)."""
         self._on_open()
 
     def on_projection(self, projection: Projection) -> None:
-        """The table changes to this (TableUser). Raises FetchError."""
+        """Take the table's new projection (TableUser). Raises FetchError."""
         self._stages.fetcher.prepare(projection)
         if self._life.begins_anew(projection.table, self):
             self._attempts.forget_all()
@@ -354,7 +358,7 @@ class TableLine:
             self._attempts.schema_taken()
 
     def partitions_added(self, found: PartitionsAdded) -> None:
-        """A key's next record may go to another partition: wait for the records that the broker has now."""
+        """Wait for the records in flight, because a key's next record may go to another partition."""
         if found.destination != self._destination:
             return
         self._life.wait_for_records(self)

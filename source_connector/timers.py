@@ -1,4 +1,4 @@
-"""Actions at their time, in the thread that runs them."""
+"""Timers: runs actions at their time, in the thread that calls `run_due`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """A heap of actions; `run_due` is to be called no later than `wait_s` says."""
+    """A heap of actions. `run_due` is to be called after `wait_s` at the latest."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -22,11 +22,11 @@ class Timers:
         heapq.heappush(self._heap, (time.monotonic() + delay_s, next(self._ids), action))
 
     def wait_s(self) -> float | None:
-        """Seconds until the next action is due; None when there is none."""
+        """Seconds until the next action is due; None if there is none."""
         return max(0.0, self._heap[0][0] - time.monotonic()) if self._heap else None
 
     def run_due(self) -> None:
-        """Run what is due, in order of time."""
+        """Run the actions that are due, in order of time."""
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             heapq.heappop(self._heap)[2]()

@@ -73,9 +73,9 @@ class TableSelection:
 
 
 def main_topic(events_topics: Sequence[str]) -> str:
-    """The events topic by which the connector names its own topics: by its name, the first one that our agents write.
+    """The events topic from whose name the connector derives its own topics: the first one with a name of our agents.
 
-    So these names stay the same when a migration ends and the topic of DataStax's agents is removed.
+    So its own topics stay the same when a migration ends and the topic of DataStax's agents is removed.
     """
     return min(events_topics, key=_rank)
 

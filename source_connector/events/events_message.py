@@ -23,7 +23,7 @@ one of another instance, so it is checked."""
 
 
 class Origin(Protocol):
-    """Who received a message, and acknowledges it."""
+    """The receiver of a message, which also acknowledges it."""
 
     def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
         """Note that so many events of the message are settled. The last one acknowledges the message."""

@@ -9,7 +9,7 @@ __all__ = ["ReaderLimits", "ReaderRoom"]
 
 # The receiving thread gets its room back when so many events are settled, or when a message is done.
 _SETTLED_TOGETHER: Final = 50
-# A message holds up to 256 KiB of events; what waits in the client is memory too, for each partition of each topic.
+# A message holds up to 256 KiB of events. The messages in the client's queue of each partition need memory, too.
 _RECEIVER_QUEUE: Final = 8
 
 

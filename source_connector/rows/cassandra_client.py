@@ -47,7 +47,7 @@ _SYSTEM_PROFILE: Final = "system"
 # Only their rows are decoded. The prefix "system" is no criterion: users can create such keyspaces.
 _SYSTEM_KEYSPACES: Final = frozenset({"system", "system_schema"})
 _SIZE: Final = struct.Struct(">i")
-# Everything waits for these few small queries; a node that hangs must not hold it up for long.
+# The connector waits for these few small queries, so a node that hangs must not delay them for long.
 _SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source ask for the schema's version; one answer serves them all.
 _VERSION_FOR_S: Final = 1.0

@@ -56,7 +56,7 @@ def pause_s(reads: int) -> float:
 
 
 class LaterDeletions:
-    """What a row's later events delete, seen from the event that is judged."""
+    """The deletions in the events of a row that follow the judged event."""
 
     __slots__ = ("_columns", "_is_of_row")
 

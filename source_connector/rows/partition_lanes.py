@@ -51,12 +51,12 @@ class Work:
 
     @property
     def place(self) -> str:
-        """Its key and where its newest event stands in the commit log, for log lines."""
+        """The key, and the newest event's position in the commit log, for log lines."""
         return f"key {self.newest.event.key.hex()} of {self.log_place}"
 
     @property
     def log_place(self) -> str:
-        """Where its newest event stands in the commit log."""
+        """The newest event's position in the commit log, for log lines without keys."""
         newest = self.newest
         return f"{newest.message.segment_id}:{newest.event.position}"
 

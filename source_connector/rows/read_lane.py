@@ -126,7 +126,7 @@ class ReadLane:
     def give_up_slots(self, now_s: float) -> Iterator[Statement]:
         """Free the slots of statements that have been without an answer for too long. Return each of these once."""
         late: list[Statement] = []
-        for statement in self._under_way:  # in their order
+        for statement in self._under_way:  # in the order in which they were sent
             if now_s - statement.sent_at < _HAS_SLOT_FOR_S:
                 break
             if statement.has_slot:

@@ -1,4 +1,4 @@
-"""When a row that was read expires, and which of its columns expire before: from Cassandra's own TTLs. Pure.
+"""Finds out when a row that was read expires, and which columns expire before, from Cassandra's own TTLs. Pure.
 
 A column with one cell expires when its TTL is over. `TTL()` gives the seconds that are left, at every read. They count
 from the coordinator's `now()`, because the connector's own clock may be wrong. No function shows these two things:

@@ -310,7 +310,7 @@ class RowFetcher:
                 key = tuple(projection.row_key_values(request.partition_key, request.clustering))
             row = found.get(key)
             if row is None and not is_exact:
-                alone.append(read)  # it may be there under another form of the same clustering value
+                alone.append(read)  # the row may be stored under another form of the same clustering value
             else:
                 over.append((read, _rows(statement, read, () if row is None else (row,), page, None)))
         statement.lane.alone.extend(alone)  # only now: after an error above, the caller adds all reads of the statement

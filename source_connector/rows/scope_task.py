@@ -200,7 +200,7 @@ class ScopeTask(Task):
         self._publish(projection.record_key(key_values), projection.deleted, properties)
 
     def _is_static(self, key_values: RawRow) -> bool:
-        """True for a static row: a partition that has no other is answered as one row without clustering values."""
+        """True for a static row: a partition without other rows is answered as one row without clustering values."""
         return bool(self._projection.static_selection.value_columns) and None in key_values
 
     def _publish(self, key: bytes, value: bytes | None, properties: dict[str, str]) -> None:

@@ -182,7 +182,7 @@ class TaskOwner(Protocol):
 
 
 class Reading(NamedTuple):
-    """The requirements of a read: `proves` if it must be proven, and if only the event's own node may prove it."""
+    """The requirements of reads: if they must be proven, and if only the event's own node may prove them."""
 
     proves: bool = True
     only_by_event_node: bool = False

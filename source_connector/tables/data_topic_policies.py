@@ -33,7 +33,7 @@ RECORDS: Final = Audience(
 def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
     """The policies that delete records of a data topic, each with a command against it. Raises AdminError.
 
-    A retention that is limited by size or time counts as intended.
+    A retention that is set counts as intended, even if it is limited by size or time.
     """
     questions = PolicyQuestions(ask)
     found = hazards_of(questions, topic, RECORDS)

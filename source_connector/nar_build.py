@@ -2,9 +2,9 @@
 
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
-    python/                               schemas, runtime, clients, source_connector and the unpacked wheels they need;
-    also the
-                                          compiled row path, if `cdc compile` has compiled these sources
+    python/                               schemas, runtime, clients, source_connector, the unpacked wheels they need,
+    and
+                                          the compiled row path, if `cdc compile` has compiled these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 

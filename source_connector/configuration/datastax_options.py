@@ -1,5 +1,4 @@
-"""Options of DataStax's connector that are not ours: options of the Java driver, some with an equivalent of ours, and
-idle options.
+"""Options of DataStax's connector that are not ours: Java driver options with an equivalent of ours, and idle options.
 
 An idle option controls something that does not exist here. It is checked as DataStax's connector checks it, and then
 ignored, with one warning for all idle options.

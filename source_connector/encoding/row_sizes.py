@@ -1,8 +1,8 @@
 """Estimates the row size of each table from its last answers, and how many bytes may be requested at once. Pure.
 
 A row is requested before its size is known. So a table without known rows counts as one with large rows, and each
-answer lowers the estimate at most to its half: the first statements request one row each. A larger row counts at
-once, smaller rows count gradually. If all rows of a table grow at once, the estimate is too low for the first answers.
+answer lowers the estimate at most to its half: the first statements request one row each. A larger row counts at once,
+smaller rows count gradually. If all rows of a table grow at once, the estimate is too low for the first answers.
 """
 
 from __future__ import annotations

@@ -44,8 +44,7 @@ class EventsMessage:
 
     After `overtaken_after`, a time of `time.monotonic`, another instance may have processed its events. So a record
     that the broker has only later is checked. `raw` is set for a message of a DataStax agent: the kind of its event is
-    a guess
-    (`source_connector.events.datastax_events`).
+    a guess (`source_connector.events.datastax_events`).
     """
 
     __slots__ = (

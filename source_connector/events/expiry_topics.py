@@ -15,8 +15,8 @@ bookies until all of its messages are acknowledged.
 Rows that are to be stored do not wake the thread. It takes all of them every 0.2 s, because threads that wake each
 other for every key cost more than the key.
 
-Calls that wait for a broker run in threads of their own (`TopicOpenings`). So a topic that no broker serves delays only its own
-keys.
+Calls that wait for a broker run in threads of their own (`TopicOpenings`). So a topic that no broker serves delays only
+its own keys.
 
 The module is somewhat longer than 600 lines, because one thread owns all states of a key: stored, waiting, held.
 """
@@ -62,7 +62,7 @@ _MOST_BYTES: Final = 256 * 1024
 _EARLIER_S: Final = 1
 _BEHIND_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 10 * 86_400
-# After 50,000 messages whose times only increase, a broker stops to read ahead, because it assumes that all delays are
+# After 50,000 messages whose times only increase, a broker stops reading ahead, because it assumes that all delays are
 # equal (delayedDeliveryFixedDelayDetectionLookahead). A later message that is due sooner would come late. So one
 # message of 500 is requested early.
 _EARLY_ONE_OF: Final = 500

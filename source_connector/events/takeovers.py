@@ -10,8 +10,7 @@ shows in one of these:
 
 The other instance may still have records in flight. It checks records itself that reach the data topic later than
 `STALE_AFTER_S` after its client fetched their event's message, because since then the partition may belong to another
-instance. For earlier records, the instance that got the partition waits `STALE_AFTER_S` before it processes events
-there.
+instance. For earlier records, the instance that got the partition waits `STALE_AFTER_S` before it processes events.
 
 The client does not say when it fetched a message. It was after the message one queue length earlier was taken from the
 client's queue, and after the queue was last empty.

@@ -21,8 +21,7 @@ LATER_S: Final = 0.2
 """After how many seconds to ask again for a topic that is being opened."""
 _BACKOFF: Final = Backoff(0.5, 30.0)
 _MOST_AT_ONCE: Final = 8
-# How many of these attempts may be for topics whose last attempt failed: they must not delay first attempts of other
-# topics.
+# How many of these attempts may be for topics whose last attempt failed: they must not delay the other topics.
 _MOST_AGAIN: Final = _MOST_AT_ONCE // 2
 
 

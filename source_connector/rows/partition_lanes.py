@@ -1,8 +1,8 @@
 """Decides which waiting events may be processed now: in order per key, and per partition around deletions. Pure.
 
 Events of one key keep their order: while one is processed, later ones wait. A single read settles all that have
-gathered meanwhile, because a read returns the current row. The same holds for static events of one partition, up to
-the next deletion of many rows in it.
+gathered meanwhile, because a read returns the current row. The same holds for static events of one partition, up to the
+next deletion of many rows in it.
 
 Events of different keys are processed in parallel, except those that concern a whole partition (static row, range and
 partition deletion). Such an event waits for everything before it in its partition, and delays everything after it.

@@ -1,5 +1,4 @@
-"""Checks the number of partitions of data topics, in its own thread, because a call to a broker that is down takes
-seconds.
+"""Checks the number of partitions of data topics, in its own thread: a call to a broker that is down takes seconds.
 
 Pulsar's producers notice a new number of partitions within a minute (`autoUpdatePartitionsInterval`), and distribute
 keys differently from then on.

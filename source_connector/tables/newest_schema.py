@@ -1,8 +1,8 @@
 """Checks if a topic's newest schema is the one that was registered last.
 
-Pulsar's registry keeps each schema text once. A table that returns to an earlier definition (a column dropped and
-added again) gets its old version, and readers of the newest version miss the column. Such a schema is registered with
-a mark, which is an attribute that Avro ignores. The mark changes the text, so it gets a new version.
+Pulsar's registry keeps each schema text once. A table that returns to an earlier definition (a column dropped and added
+again) gets its old version, and readers of the newest version miss the column. Such a schema is registered with a mark,
+which is an attribute that Avro ignores. The mark changes the text, so it gets a new version.
 """
 
 from __future__ import annotations

@@ -188,8 +188,7 @@ class TableClearings:
         """True for another node's (or partition's) report of a drop after which the table still existed.
 
         It may also be a later drop, reported by a node whose clock is behind. So Cassandra is asked, but only once: the
-        last node
-        that drops the table reports it when all have dropped it.
+        last node that drops the table reports it when all have dropped it.
         """
         clearing = message.clearing
         assert clearing is not None

@@ -22,7 +22,8 @@ __all__ = ["Standing", "TableTracker"]
 _log = logging.getLogger(__name__)
 
 
-# After so many refreshes, some seconds apart, a table that is not found counts as foreign.
+# After so many refreshes, some seconds apart, a table that is not found counts as foreign, and an earlier table than
+# the known one is accepted.
 _PATIENCE: Final = 10
 # If the nodes disagree for so long, the reason is not a node that lags: a node is down, or is being upgraded.
 _BELIEVED_AFTER_S: Final = 50.0

@@ -1,6 +1,6 @@
 """The change agent: commit log segments in, events out.
 
-The first thing that happens is the choice of the decoder, compiled or not: see `change_agent.decoder`.
+The import chooses the decoder before any other module of the package is imported: see `change_agent.decoder`.
 """
 
 import os

@@ -31,8 +31,8 @@ _log: Final = logging.getLogger(__name__)
 def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, then stop it in order. Raises CdcError when it fails.
 
-    It waits while another agent reads the same cdc_raw. At SIGHUP `path` and the environment are read again. With `parent`,
-    the agent also stops when that process is not its parent any more.
+    It waits while another agent reads the same cdc_raw. At SIGHUP it reads `path` and the environment again. With
+    `parent`, the agent also stops when that process is no longer its parent.
     """
     _keep_private()
     set_up_log(config.log_level, config.log_format)
@@ -61,7 +61,8 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
 
     try:
         agent.start()
-        # Events hold no cycles: reference counts free them, and looking for cycles among them costs a fifth of the time.
+        # Events have no reference cycles, so reference counting frees them. Searching them for cycles costs a fifth of
+        # the time.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
         agent.wait(until=look)
@@ -70,7 +71,7 @@ def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Ca
 
 
 def _keep_private() -> None:
-    """Row data and credentials are in this process: nobody else reads its files, and it writes no core file."""
+    """Protect the row data and credentials of this process: make its files private, and write no core files."""
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -97,7 +98,7 @@ def main(path: Path | None) -> None:
 
 
 def leave(code: int) -> None:
-    """End the process now: a thread of a client may still wait for a server that is away."""
+    """End the process now. A client's thread that still waits for an unavailable server must not delay the end."""
     logging.shutdown()
     sys.stderr.flush()
     sys.stdout.flush()

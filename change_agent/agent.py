@@ -1,26 +1,26 @@
-"""ChangeAgent: builds the stages in order, starts and stops them. The only module that sees them all.
+"""ChangeAgent: builds, starts and stops the stages. No other module knows all of them.
 
     CdcRawWatcher ─segment─> SegmentFollower ─entry─> MutationInterpreter ─event─> MutationPublisher ─message─> Pulsar
                                                                                         │ acknowledged
     SegmentArchiver <─finished─ PositionsWriter <─unbroken prefix─ InflightPositions <──┘
 
-Each stage is one thread. They start in this order and stop in the opposite one, so that what was read can still be
-acknowledged and stored:
+Each stage is one thread. They start in this order and stop in the reverse order, so that events that were read can
+still be acknowledged, and their positions stored:
 
     HttpEndpoint            metrics, health and readiness, on separate threads
     TableMetadataProvider   the session with Cassandra; the schema history, with the reader
-    PositionsCopy           where it is wanted: claims the node, restores positions
+    PositionsCopy           if configured: claims the node, restores positions
     PositionsWriter         the positions' files, the deletion of segments, the status file
-    GapReporter             idle until something is lost
+    GapReporter             idle until changes may be lost
     ProgressReporter        the record of the progress topic
     MutationPublisher       topics, lanes; short-lived threads make producers for it
     (at the stop: wait until everything that was read is acknowledged)
     SegmentFollower         inotify, the open segments, the decoder, the parked mutations
-    CdcRawGuard             the folder of what is moved out of cdc_raw unread; a session of its own
-    SegmentRotation         where it is wanted: a session of its own
+    CdcRawGuard             moves unread segments out of a full cdc_raw; has its own session with Cassandra
+    SegmentRotation         if configured; has its own session with Cassandra
 
-The caller owns this object, the Pulsar client and the lock of the working directory. Archiving, where it is wanted, has a
-thread that the PositionsWriter uses. This module is long because the wiring of every stage is here and nowhere else.
+ChangeAgent owns the Pulsar client and the lock of the working directory. Archiving, if configured, has a thread that
+the PositionsWriter uses. This module is long because the wiring of every stage is here and nowhere else.
 """
 
 from __future__ import annotations
@@ -95,19 +95,22 @@ _log: Final = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 _READY_S: Final = 0.05
-# A topic that cannot be used for so long, and has this share of all room, is held.
+# Topics that cannot be used for _HOLD_AFTER_S are held once their events take more than 1/_SHARE of the limits in
+# flight.
 _HOLD_AFTER_S: Final = 10.0
 _SHARE: Final = 4
 
 
 class AgentFailedError(CdcError):
-    """A thread of the agent ended by an error that nobody foresaw; its traceback is in the log."""
+    """An unexpected error ended a thread of the agent; its traceback is in the log."""
 
 
 class ChangeAgent:
-    """An agent for one node. `start`, `wait`, `stop`, each once, by one thread; `ask_to_stop` by any, or by a signal.
+    """An agent for one node.
 
-    The constructor touches nothing but the working directory; it raises ConfigError, WorkingDirInUseError,
+    One thread calls `start`, `wait` and `stop`, each once. Any thread or signal handler may call `ask_to_stop`.
+
+    The constructor changes only the working directory. It raises ConfigError, WorkingDirInUseError and
     DamagedPositionsError. It waits while the disk is full.
     """
 
@@ -118,7 +121,7 @@ class ChangeAgent:
         self._stopping: Final = threading.Event()
         self._store: Final = OffsetStore(config.cdc_working_dir)
         self._stages: Final[list[Stage]] = []
-        # What `stop` does, the last one first.
+        # The steps of `stop`, in reverse order.
         self._ending: Final = ExitStack()
         self._ending.callback(self._store.close)
         self._stored = self._store.load()
@@ -196,7 +199,10 @@ class ChangeAgent:
         )
 
     def _until_writable(self, action: Callable[[], _Result]) -> _Result:
-        """Wait for room on the disk. Raises UnwritableFileError when the agent stops meanwhile."""
+        """Repeat `action` until the disk has room for it.
+
+        Raises UnwritableFileError when the agent is asked to stop.
+        """
         while True:
             try:
                 return action()
@@ -230,7 +236,7 @@ class ChangeAgent:
         if url is None:
             self._until_writable(lambda: _note(last))
             return None
-        # Every segment that is not finished yet will be archived.
+        # The archive has every segment that finishes from now on.
         began_ms = time.time_ns() // 1_000_000
         return Archiving(
             SegmentArchive(url, compression, last), self._node_id, lambda: self._provider.archived_schema(began_ms)
@@ -249,7 +255,7 @@ class ChangeAgent:
         )
 
     def _adopt(self, restored: StoredPositions) -> None:
-        """Go on from another machine's positions; nothing is read before."""
+        """Continue from another machine's positions. The reader waits until this returns."""
         while not self._writer.adopt(restored):
             if self._stopping.wait(_LOOK_S):
                 return
@@ -257,7 +263,7 @@ class ChangeAgent:
         self._positions.go_on_from(restored.last_place)
 
     def _may_read(self) -> bool:
-        """True once this agent, and no other, has the node; False when the agent stops before."""
+        """Wait until this agent alone has the node. Return False if the agent stops before that."""
         if self._copy is not None:
             while not (self._copy.is_ready.wait(_READY_S) or self._stopping.is_set()):
                 pass
@@ -306,7 +312,10 @@ class ChangeAgent:
         )
 
     def _note_lost(self, lost: LostTopic) -> None:
-        """On a thread that opens the topic again: report which events may be lost with it. Raises PublishError to be retried."""
+        """Report which events may be lost with a topic. A thread that opens the topic again calls this.
+
+        Raises PublishError if it cannot report yet; the caller then retries.
+        """
         known = self._provider.known
         if known is None:
             raise PublishError(lost.topic, "its table is not known before Cassandra answers")
@@ -320,7 +329,8 @@ class ChangeAgent:
         )
         self._stops.note(table, reason, [record])
         if self._progress is not None:
-            # Before the report: behind it, an agent after this one does not know of the loss.
+            # Before the report: after it, a restarted agent no longer finds the loss and would keep the old
+            # checkpoints.
             self._progress.forget(*table.split(".", 1))
         self.metrics.topics_lost += 1
         _log.error("%s", lost_topic_message(lost.topic, record))
@@ -337,7 +347,10 @@ class ChangeAgent:
         )
 
     def _note_moment(self, time_ms: int) -> None:
-        """The reader's thread: everything that the node answered before is with the publisher."""
+        """Note that the publisher has every write that the node answered before `time_ms`.
+
+        Called by the reader's thread.
+        """
         stops = self._table_stops()
         self._publisher.note_moment(
             time_ms, frozenset(name for name, reason in stops.items() if reason is None), self._present_names()
@@ -347,12 +360,12 @@ class ChangeAgent:
         return frozenset((each.keyspace, each.name) for each in self._present_tables())
 
     def _present_tables(self) -> list[TableMetadata]:
-        """Those of the published tables that the node has now."""
+        """Published tables that the node has now."""
         present = self._provider.present or frozenset()
         return [each for each in self._interpreter.published_tables if each.cdc and each.table_id in present]
 
     def _left_out_tables(self) -> list[TableMetadata]:
-        """The tables that the node has now and whose changes are not published."""
+        """Tables that the node has now and whose changes are not published."""
         present = self._provider.present or frozenset()
         return [each for each in self._interpreter.left_out_tables if each.table_id in present]
 
@@ -364,7 +377,7 @@ class ChangeAgent:
         if self._progress is not None:
             note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
         if self._guard.ran_without_cdc and (disabled := self._present_tables()):
-            # Each answer once: an operator may end the stop soon after the node's restart.
+            # Each observation makes one stop: an operator may end that stop soon after the node's restart.
             self._guard.ran_without_cdc = False
             note_disabled(disabled, self._stops)
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
@@ -387,7 +400,7 @@ class ChangeAgent:
         known, moments = self._provider.known, self._moments
         if known is None or moments is None or not moments.has_checked:
             return None
-        if not self._interpreter.schema_version:  # before its first look at the schema it publishes no table
+        if not self._interpreter.schema_version:  # it publishes no table before it has a schema
             return None
         left_out = {each.full_name for each in self._left_out_tables()}
         return ProgressState(
@@ -436,7 +449,7 @@ class ChangeAgent:
         )
 
     def start(self) -> None:
-        """Start all stages; returns at once, whatever servers are up."""
+        """Start all stages. Does not wait for Cassandra or Pulsar, only for room on the disk."""
         config = self._config
         for note in config.notes:
             _log.warning("%s", note)
@@ -469,13 +482,13 @@ class ChangeAgent:
                 self._until_writable(stage.start)
 
     def _apply(self, config: AgentConfig) -> None:
-        """Use what may change while the agent runs."""
+        """Apply the options that may change while the agent runs."""
         set_up_log(config.log_level, config.log_format)
         self._report.unhealthy_after_s = config.unhealthy_after_ms / 1000
         self._interpreter.use_filter(TableFilter(config.include_tables, config.exclude_tables))
 
     def reload(self, config: AgentConfig) -> None:
-        """Use a changed configuration as far as a running agent can, and say what needs a restart."""
+        """Apply the options that may change while the agent runs, and log the options that need a restart."""
         changed = self._config.differences(config)
         waiting = sorted(changed - RELOADABLE)
         self._config = self._config.model_copy(update={each: getattr(config, each) for each in changed & RELOADABLE})
@@ -489,7 +502,7 @@ class ChangeAgent:
         self._stop_request.send()
 
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Return when the agent was asked to stop, or `until`, which is asked often, says so.
+        """Return when the agent was asked to stop, or when `until` returns True; it is called every half second.
 
         Raises AgentFailedError when a stage failed.
         """
@@ -503,7 +516,7 @@ class ChangeAgent:
                 _log.info("%s", self._stats_line())
 
     def stop(self) -> None:
-        """Stop all stages, the last one first. A step that fails does not keep the others from being done."""
+        """Stop all stages in reverse order. If a step fails, the others are still done."""
         self._stopping.set()
         self._ending.close()
         _log.info("stopped: %s", self._stats_line())
@@ -526,7 +539,7 @@ def _note(last: LastArchive) -> None:
 
 
 class _Reader(Stage):
-    """Reads the log from the moment on that this agent has the node."""
+    """Reads the log once this agent has the node."""
 
     def __init__(self, follower: SegmentFollower, may_read: Callable[[], bool], stopping: threading.Event) -> None:
         super().__init__("reader of the log", stopping)
@@ -534,7 +547,7 @@ class _Reader(Stage):
         self._may_read: Final = may_read
 
     def run(self) -> None:
-        """Read what is in the log, and what is appended to it."""
+        """Read the log, and wait for more of it, until the agent stops."""
         if self._may_read():
             self._follower.run()
 

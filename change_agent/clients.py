@@ -21,7 +21,10 @@ __all__ = ["cdc_raw_guard", "event_producers", "segment_rotation"]
 
 
 def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
-    """Limits the delay with Cassandra 3.11, if configured, with a separate session. Raises ConfigError."""
+    """The stage that limits the delay with Cassandra 3.11, with its own session; None if not configured.
+
+    Raises ConfigError.
+    """
     interval_ms = config.segment_rotation_interval_ms
     return SegmentRotation(NodeConnection.of(config), interval_ms / 1000) if interval_ms else None
 
@@ -29,7 +32,7 @@ def segment_rotation(config: AgentConfig) -> SegmentRotation | None:
 def cdc_raw_guard(
     config: AgentConfig, spill_directory: Path, metrics: AgentMetrics, on_moved: Callable[[], None]
 ) -> CdcRawGuard:
-    """The guard of the node's cdc_raw, with a separate session. Raises ConfigError."""
+    """The guard of the node's cdc_raw, with its own session. Raises ConfigError."""
     return CdcRawGuard(
         config.cdc_raw_directory,
         spill_directory,
@@ -46,9 +49,9 @@ def cdc_raw_guard(
 
 
 def event_producers(config: AgentConfig, on_lost: Callable[[LostTopic], None]) -> EventProducers:
-    """Producers of the events topics; they connect when a topic is opened. `on_lost` may raise PublishError, to be asked again.
+    """Producers of the events topics. They connect when a topic is opened. Raises ConfigError.
 
-    Raises ConfigError.
+    If `on_lost` raises PublishError, it is called again later.
     """
     auth = pulsar_auth(config)
     topics = EventsTopics(

@@ -16,18 +16,21 @@ _INT_RANGE: Final = 0x1_0000_0000
 _LONG_SIGN: Final = 0x8000_0000_0000_0000
 _LONG_RANGE: Final = 0x1_0000_0000_0000_0000
 
-# Within these no arithmetic of the compiled decoder needs more than a machine word.
+# The compiled decoder computes with numbers in this range within a machine word.
 _SMALL: Final = 0x2000_0000_0000_0000
 
 _from_bytes: Final = int.from_bytes
 
-# leading one bits of a vint's first byte
+# The number of leading one bits, by a vint's first byte.
 _EXTRA_BYTES: Final = bytes(8 - (first ^ 0xFF).bit_length() for first in range(256))
 
 
 @final
 class DataInput:
-    """Reads big-endian values one after the other. Every method raises BufferUnderflowError at the end of the bytes."""
+    """Reads big-endian values in sequence.
+
+    Each method that reads raises BufferUnderflowError at the end of the bytes.
+    """
 
     __slots__ = ("data", "end", "position")
 
@@ -37,7 +40,7 @@ class DataInput:
         self.end = len(data)
 
     def remaining(self) -> int:
-        """Bytes that are left."""
+        """Number of bytes that are not read yet."""
         return self.end - self.position
 
     def read_unsigned_byte(self) -> int:
@@ -76,7 +79,7 @@ class DataInput:
     def read_unsigned_vint32(self) -> int:
         """Vint of a Java int, which may be negative: its sign fills all 64 bits (VIntCoding.readUnsignedVInt32).
 
-        Raises MalformedMutationError for what is no such number.
+        Raises MalformedMutationError if the value does not fit into 32 bits.
         """
         value = self.read_unsigned_vint()
         if value < _INT_SIGN:
@@ -86,7 +89,10 @@ class DataInput:
         raise MalformedMutationError(f"a vint of {value} is not a number of 32 bits")
 
     def read_length(self) -> int:
-        """Vint that counts bytes or things of at least one byte each, so it cannot exceed what is left."""
+        """Vint that counts bytes, or items of at least one byte each.
+
+        It cannot exceed the number of remaining bytes.
+        """
         length = self.read_unsigned_vint()
         if length > self.end - self.position:
             raise self._underflow(length)
@@ -119,12 +125,12 @@ class DataInput:
 
 
 def uint32_at(data: bytes, at: int) -> int:
-    """UInt32 at a place that the caller has checked."""
+    """UInt32 at an offset. The caller has checked that four bytes are there."""
     return (data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]
 
 
 def wrapped_long(value: int) -> int:
-    """`value` as Java's long arithmetic leaves it: 64 bits, signed."""
+    """`value` wrapped to a signed number of 64 bits, as Java's long arithmetic does."""
     if -_SMALL <= value < _SMALL:
         return value
     if -_LONG_SIGN <= value < _LONG_SIGN:
@@ -134,7 +140,7 @@ def wrapped_long(value: int) -> int:
 
 
 def wrapped_int(value: int) -> int:
-    """`value` as Java's int arithmetic leaves it: 32 bits, signed."""
+    """`value` wrapped to a signed number of 32 bits, as Java's int arithmetic does."""
     if -_INT_SIGN <= value < _INT_SIGN:
         return value
     value %= _INT_RANGE

@@ -1,11 +1,13 @@
-"""Which decoder runs: the native core, the sources of the decoder compiled by mypyc, or the same sources as they are.
+"""Choice of the decoder: the native core, the decoder's modules compiled by mypyc, or the same modules as plain Python.
 
-`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file; `runtime.compiled_modules` says when they are
-loaded. What was compiled from other sources is not, and :func:`running` says that it is stale. The native core, whose sources
-are `native/`, has a folder of its own there. It takes most entries of an agent (change_agent.native_core); the modules read what
-it refuses, and all that is no agent reads.
+`cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file; `runtime.compiled_modules` says when
+they are loaded. Modules that were compiled from other sources are not loaded, and :func:`running` says that they are
+stale. The native core, with its sources in `native/`, has a folder of its own in `_compiled`. In an agent it decodes
+most entries (change_agent.native_core). The Python modules read the entries that the core refuses, and all entries
+outside an agent.
 
-`CDC_DECODER` chooses: `auto` (what there is), `native` and `compiled` (or an error, never something else), `python`.
+The variable `CDC_DECODER` chooses: `auto` takes the fastest decoder that is there; `native` and `compiled` raise an
+error if theirs is missing; `python` takes the plain sources.
 
 `change_agent/__init__.py` calls :func:`choose` before any other module of the package can be imported.
 """
@@ -56,7 +58,7 @@ COMPILED_MODULES: Final = (
     "change_agent.publishing.outgoing",
     "change_agent.publishing.event_batch",
 )
-"""They are compiled together."""
+"""Modules that mypyc compiles together into one library."""
 
 INTERFACES: Final = (
     "change_agent.cdc_raw.segment_key",
@@ -79,7 +81,10 @@ INTERFACES: Final = (
     "schemas.table_metadata",
     "schemas.topics",
 )
-"""Our modules that compiled ones import: the compiler works their types and constants in."""
+"""Modules that the compiled ones import.
+
+The compiler builds in their types and constants, so they are part of the key.
+"""
 
 GROUP: Final = CompiledGroup(name="change_agent_decoder", option="CDC_DECODER", modules=COMPILED_MODULES)
 _ROOT: Final = Path(__file__).parent.parent
@@ -87,15 +92,19 @@ _HOW: Final = "`make compile` or `cdc compile` makes it several times as fast"
 _CHOICES: Final = ("auto", "compiled", "native", "python")
 
 NATIVE_MODULE: Final = "change_agent_native"
-"""The native core, as a module."""
+"""Module name of the native core."""
 NATIVE_SOURCES: Final = _ROOT / "change_agent" / "native"
-"""The crate that it is compiled from."""
+"""Folder of the native core's Rust crate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningDecoder:
-    """What this process decodes with. `description` says it to a person, and why when it is not the fastest; `modules` says it
-    of what reads without the native core: `cdc decode`, archives, what the core refuses."""
+    """The decoder of this process.
+
+    `description` is for a person, and has the reason if it is not the fastest decoder. `modules` describes the Python
+    modules, which decode without the native core: for `cdc decode`, for archives, and for entries that the core
+    refuses.
+    """
 
     is_native: bool
     is_compiled: bool
@@ -110,7 +119,10 @@ def running() -> RunningDecoder:
 
 
 def choose(choice: str) -> None:
-    """Let the modules of the decoder come from where `choice` says; called once. Raises ConfigError."""
+    """Load the native core, and let Python find the decoder's modules, as `choice` says.
+
+    Called once. Raises ConfigError.
+    """
     global _running, _native  # noqa: PLW0603  # a process has one decoder
     if choice not in _CHOICES:
         raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
@@ -139,25 +151,25 @@ def choose(choice: str) -> None:
 
 
 def compiled_folder() -> Path:
-    """Where the compiled modules of these sources, for this interpreter, are or would be."""
+    """Folder for the compiled modules of these sources and this interpreter; it may not exist."""
     key = build_key((name, _source(name).read_bytes()) for name in (*COMPILED_MODULES, *INTERFACES))
     return _ROOT / "change_agent" / "_compiled" / key
 
 
 def native_folder() -> Path:
-    """Where the native core of these sources, for this interpreter, is or would be."""
+    """Folder for the native core of these sources and this interpreter; it may not exist."""
     files = [NATIVE_SOURCES / "Cargo.toml", NATIVE_SOURCES / "Cargo.lock", *sorted(NATIVE_SOURCES.glob("src/*.rs"))]
     key = build_key((path.name, path.read_bytes()) for path in files if path.is_file())
     return _ROOT / "change_agent" / "_compiled" / f"native-{key}"
 
 
 def native_module() -> ModuleType | None:
-    """The module of the native core, where it runs."""
+    """The module of the native core; None if it was not loaded."""
     return _native
 
 
 def _load_native() -> tuple[ModuleType | None, str | None]:
-    """The module, or why there is none."""
+    """The module and None, or None and the reason why the module cannot be loaded."""
     folder = native_folder()
     file = folder / f"{NATIVE_MODULE}.abi3.so"
     if not file.is_file():

@@ -1,7 +1,6 @@
-"""Compiles the decoder, or other modules: mypyc makes C of their sources, and the C compiler makes modules that Python loads.
-Cargo makes the native core.
+"""Compiles the decoder or other modules with mypyc and a C compiler, and builds the native core with cargo.
 
-Where a compiler is missing nothing is lost but speed; :func:`obstacle` and :func:`native_obstacle` say what to install.
+Without a compiler everything works, but slower. :func:`obstacle` and :func:`native_obstacle` say what to install.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ROOT: Final = Path(__file__).parent.parent
 _SHOWN_LINES: Final = 20
 _NO_COMPILER: Final = "there is no C compiler (on Debian: apt install gcc python3-dev)"
 
-# The group makes one library of all modules, so that they call each other as C functions do.
+# With a group name, mypyc makes one library of all modules, so that they call each other as C functions.
 _SETUP: Final = """\
 import sys
 from setuptools import setup
@@ -42,18 +41,18 @@ setup(
 
 
 class DecoderBuildError(CdcError):
-    """The decoder could not be compiled: what the compiler said last."""
+    """The decoder could not be compiled. The text has lines of the compiler's output."""
 
 
 def native_obstacle() -> str | None:
-    """Why the native core cannot be built here, and what to install; None when it can."""
+    """The reason why the native core cannot be built here, with what to install; None if it can be built."""
     if shutil.which(_cargo()) is None:
         return "there is no cargo (https://rustup.rs, or on Debian: apt install cargo)"
     return _NO_COMPILER if _has_no_compiler() else None
 
 
 def obstacle() -> str | None:
-    """Why the decoder cannot be compiled here, and what to install; None when it can."""
+    """The reason why the decoder cannot be compiled here, with what to install; None if it can be compiled."""
     if _has_no_compiler():
         return _NO_COMPILER
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -74,9 +73,10 @@ def _cargo() -> str:
 
 
 def build_native() -> Path:
-    """Build the native core of the sources as they are now. Raises DecoderBuildError, which is one line.
+    """Build the native core from the present sources, unless it is built already.
 
-    Cargo fetches the crates that `Cargo.lock` names, unless it has them.
+    Raises DecoderBuildError with a text of one line. Cargo downloads the crates that `Cargo.lock` names, unless it has
+    them.
     """
     target = native_folder()
     if target.is_dir():
@@ -100,7 +100,7 @@ def build_native() -> Path:
 
 
 def _first_error(said: str) -> str:
-    """Of what cargo said: the first error, and the last cause of it."""
+    """The first error in cargo's output, with its last cause."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error")]
     causes = [line for line in lines if line.startswith("[")] or lines[-1:]
@@ -108,9 +108,10 @@ def _first_error(said: str) -> str:
 
 
 def build_decoder(target: Path | None = None) -> Path:
-    """Compile the sources as they are now, into the folder that they are loaded from, or `target`. Raises DecoderBuildError.
+    """Compile the present sources into the folder that they are loaded from, or into `target`.
 
-    The folder appears at once, whole, and older ones of the same interpreter go: a process that runs keeps its own.
+    Raises DecoderBuildError. The complete folder appears in one step. Older folders of the same interpreter are
+    removed; a running process keeps the modules that it has loaded.
     """
     found = compiled_folder() if target is None else target
     build_modules(GROUP, found)
@@ -118,7 +119,7 @@ def build_decoder(target: Path | None = None) -> Path:
 
 
 def build_modules(group: CompiledGroup, target: Path) -> None:
-    """Compile a group's modules, unless `target` is there already. Raises DecoderBuildError."""
+    """Compile a group's modules, unless `target` exists. Raises DecoderBuildError."""
     if target.is_dir():
         return
     with tempfile.TemporaryDirectory(prefix="cdc-compile-") as folder:

@@ -1,26 +1,26 @@
-"""Errors of the change agent, by what the agent or its operator has to do.
+"""Errors of the change agent, with what the agent or its operator has to do.
 
     CdcError
-    ├─ PublishError                  topic, reason: try again, later
+    ├─ PublishError                  topic, reason: retry later
     │  ├─ PartitionsChangedError     the operator has to do something; other topics go on
-    │  ├─ TopicLostError             the topic, or its subscription, is gone: events that it had may be lost
+    │  ├─ TopicLostError             the topic or its subscription is gone: its events may be lost
     │  └─ NodeTakenError             another agent has the node: wait until it ends
     ├─ StateFormatError              the operator: stored state is a newer version's; run that one
     ├─ KeyStoreError                 reason: the key store, or a password, of encrypted commit logs is wrong
     └─ CommitLogReadError            reason, segment, position
-       ├─ SegmentFileError           the file cannot be opened or read now (rights, disk): try again, later
+       ├─ SegmentFileError           the file cannot be opened or read now (permissions, disk): retry later
        ├─ BufferUnderflowError       the bytes end too early: more may come, else the segment is cut
        ├─ ChecksumMismatchError      bytes are not what Cassandra wrote: keep the segment, report it
-       ├─ MalformedSegmentError      checksums agree and the framing is impossible: the same
-       ├─ MalformedMutationError     checksums agree and the mutation does not fit the schema we know: the same
-       ├─ UnknownTableError          table_id: refresh the schema, then try again
-       ├─ UnknownColumnError         table, column: refresh the schema, then try again
+       ├─ MalformedSegmentError      the checksums match but the framing is impossible: keep the segment, report it
+       ├─ MalformedMutationError     the checksums match but the mutation does not fit the known schema: the same
+       ├─ UnknownTableError          table_id: refresh the schema, then retry
+       ├─ UnknownColumnError         table, column: refresh the schema, then retry
        ├─ NativeCoreError            the native core has a defect: plain Python reads the entry, tell the developers
        ├─ UnsupportedVersionError    version: leave the segment alone
        ├─ UnsupportedEncodingError   encoding: leave the segment alone
        └─ SegmentKeyError            key_alias: leave the segment alone, the operator has the key
 
-`reason` and `segment` are the words of o.a.c.db.commitlog.CommitLogReadHandler.CommitLogReadException.
+The names `reason` and `segment` come from o.a.c.db.commitlog.CommitLogReadHandler.CommitLogReadException.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ __all__ = [
 
 
 class Damage(StrEnum):
-    """Which bytes of a segment are not what Cassandra wrote, for those who count."""
+    """The part of a segment that is not what Cassandra wrote. Metrics count damage by it."""
 
     HEADER = "header"
     SYNC_MARKER = "sync_marker"
     SECTION = "section"
-    """What a section was compressed or encrypted to."""
+    """The compressed or encrypted bytes of a section."""
     ENTRY_SIZE = "entry_size"
-    """The size of an entry, or its checksum: nothing after it can be found."""
+    """The size of an entry, or the checksum of the size: the next entry cannot be found."""
     ENTRY = "entry"
-    """A mutation, or its checksum: the entry after it can be found."""
+    """A mutation, or its checksum: the next entry can be found."""
     ZEROS = "zeros"
     """Zeros in the middle of the log."""
     CUT = "cut"
-    """The file ends before its last section does."""
+    """The file ends before the end of its last section."""
 
 
 class PublishError(CdcError):
-    """An events topic cannot be used now. `reason` says what the broker or the client said."""
+    """A topic cannot be used now. `reason` is the broker's or the client's message."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"{topic}: {reason}")
@@ -81,11 +81,11 @@ class PublishError(CdcError):
 
 
 class PartitionsChangedError(PublishError):
-    """A topic has another number of partitions than when it was first published to."""
+    """The number of a topic's partitions has changed since the agent first published to it."""
 
 
 class TopicLostError(PublishError):
-    """A topic does not exist, or the connector's subscription does not: nobody holds the events."""
+    """A topic, or the connector's subscription on it, does not exist: the broker does not keep the events."""
 
 
 class NodeTakenError(PublishError):
@@ -93,7 +93,10 @@ class NodeTakenError(PublishError):
 
 
 class StateFormatError(CdcError):
-    """Stored state of a format that this version does not know: a newer version wrote it. Nothing of it was changed."""
+    """A newer version of the agent wrote the stored state, in a format that this version does not know.
+
+    The stored state was not changed.
+    """
 
     def __init__(self, path: str, found: object, known: int) -> None:
         super().__init__(
@@ -103,7 +106,7 @@ class StateFormatError(CdcError):
 
 
 class KeyStoreError(CdcError):
-    """A key store cannot be read. Its text never holds a password, a key, or bytes of the store."""
+    """A key store cannot be read. The error's text never contains a password, a key, or bytes of the store."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -113,9 +116,9 @@ class KeyStoreError(CdcError):
 class CommitLogReadError(CdcError):
     """A commit log segment, or one mutation of it, cannot be read.
 
-    The decoder is pure: it knows neither file nor place. Who does adds them by :meth:`with_location`. `position` is a
-    place in the segment as Cassandra counts: the end of the entry when a mutation is meant, else where reading stopped.
-    `damage` is None where the segment itself is not at fault.
+    The decoder is pure: it knows neither the file nor the position. Its caller adds them with :meth:`with_location`.
+    `position` is Cassandra's position in the segment: the end of the entry if the error is about a mutation, else the
+    position where reading stopped. `damage` is None if the segment itself is not damaged.
     """
 
     damage: Damage | None = None
@@ -127,13 +130,13 @@ class CommitLogReadError(CdcError):
         self.position = position
 
     def with_location(self, segment: str, position: int) -> Self:
-        """This error, with the place where it happened; known parts of the place stay."""
+        """This error with segment and position. Values that it has already stay."""
         self.segment = segment if self.segment is None else self.segment
         self.position = position if self.position is None else self.position
         return self
 
     def because(self, cause: BaseException) -> Self:
-        """This error with its cause, as `raise ... from` gives it, which mypyc does not do in compiled modules."""
+        """This error with its cause. Compiled modules use it because mypyc ignores the cause in `raise ... from`."""
         self.__cause__ = cause
         return self
 
@@ -144,17 +147,20 @@ class CommitLogReadError(CdcError):
 
 
 class SegmentFileError(CommitLogReadError):
-    """The system refuses the file, or has it no more; it says nothing about what is in it."""
+    """The file cannot be opened or read, or no longer exists. This says nothing about its content."""
 
 
 class BufferUnderflowError(CommitLogReadError):
-    """The bytes end before what they announce."""
+    """The bytes end before the length that they announce."""
 
     damage = Damage.CUT
 
 
 class ChecksumMismatchError(CommitLogReadError):
-    """A CRC does not match. `resume_position` is where the next entry starts, when the size can still be trusted."""
+    """A CRC does not match.
+
+    `resume_position` is where the next entry starts; None if the size of the entry cannot be trusted.
+    """
 
     def __init__(
         self,
@@ -171,7 +177,7 @@ class ChecksumMismatchError(CommitLogReadError):
 
 
 class MalformedSegmentError(CommitLogReadError):
-    """A segment whose header, sync markers, sections or entry sizes cannot be true."""
+    """A segment with an impossible header, sync marker, section or entry size."""
 
     def __init__(
         self,
@@ -186,18 +192,18 @@ class MalformedSegmentError(CommitLogReadError):
 
 
 class MalformedMutationError(CommitLogReadError):
-    """A mutation that does not fit the schema it is read with, or that Cassandra would not have written."""
+    """A mutation that does not fit the schema that it is read with, or that Cassandra would not write."""
 
 
 class NativeCoreError(CommitLogReadError):
-    """The native core broke off at an entry: a defect of it, which says nothing about the bytes."""
+    """The native core failed at an entry: a defect of the core, not of the bytes."""
 
     def __init__(self, message: str, *, segment: str | None = None, position: int | None = None) -> None:
         super().__init__(f"the native core broke off ({message})", segment=segment, position=position)
 
 
 class UnknownTableError(CommitLogReadError):
-    """A mutation of a table that is not known. A mutation carries no types, so nothing behind it can be read."""
+    """A mutation of an unknown table. A mutation has no types, so the rest of the entry cannot be read."""
 
     def __init__(self, table_id: UUID) -> None:
         super().__init__(f"table id {table_id} is not in the known schema; read the schema again")
@@ -205,7 +211,10 @@ class UnknownTableError(CommitLogReadError):
 
 
 class UnknownColumnError(CommitLogReadError):
-    """A mutation names a column that its table neither has nor had. `table` is `keyspace.table`."""
+    """A mutation names a column that is neither a column nor a dropped column of its table.
+
+    `table` is `keyspace.table`.
+    """
 
     def __init__(self, table: str, column: str) -> None:
         super().__init__(f"table {table} has no column {column!r} in the known schema; read the schema again")
@@ -214,7 +223,7 @@ class UnknownColumnError(CommitLogReadError):
 
 
 class UnsupportedVersionError(CommitLogReadError):
-    """A commit log version that this program does not read."""
+    """A commit log version that the agent does not support."""
 
     def __init__(self, version: int, supported: str) -> None:
         super().__init__(f"commit log version {version} is not supported (supported: {supported}); the segment stays")
@@ -222,7 +231,7 @@ class UnsupportedVersionError(CommitLogReadError):
 
 
 class UnsupportedEncodingError(CommitLogReadError):
-    """A compressed or encrypted segment of a kind that this program does not read. `encoding` names it."""
+    """A compressed or encrypted segment that the agent does not support. `encoding` names the compressor or cipher."""
 
     def __init__(self, encoding: str, supported: str) -> None:
         super().__init__(f"{encoding} commit logs are not supported (supported: {supported}); the segment stays")
@@ -230,7 +239,7 @@ class UnsupportedEncodingError(CommitLogReadError):
 
 
 class SegmentKeyError(CommitLogReadError):
-    """An encrypted segment whose key cannot be had. `key_alias` is the name that its header gives."""
+    """An encrypted segment for which there is no key. `key_alias` is the key's name in the segment's header."""
 
     def __init__(self, key_alias: str, reason: str) -> None:
         super().__init__(f"the segment is encrypted with the key {key_alias!r}: {reason}; the segment stays")

@@ -1,6 +1,7 @@
-"""The one table of the differences between commit log versions.
+"""The differences between commit log versions, in one table.
 
-Cassandra source: o.a.c.db.commitlog.CommitLogDescriptor.getMessagingVersion and what o.a.c.db reads by that version.
+Cassandra source: o.a.c.db.commitlog.CommitLogDescriptor.getMessagingVersion, and the code in o.a.c.db that depends on
+that version.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ __all__ = ["VersionRules", "supported_versions", "version_rules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRules:
-    """How one version is read. `unsigned_deletion_times`: seconds are UInt32 instead of Int32, to go beyond 2038."""
+    """Rules for one version. `unsigned_deletion_times`: seconds are UInt32 instead of Int32, for times after 2038."""
 
     version: int
     unsigned_deletion_times: bool
 
 
 _RULES: Final = {
-    # Cassandra 4.0, 4.1; 5.0 in its default storage_compatibility_mode
-    # Cassandra 3.11 (3.0 writes the same version; not tried)
+    # Cassandra 3.11 (3.0 writes the same version; not tested)
     6: VersionRules(version=6, unsigned_deletion_times=False),
+    # Cassandra 4.0, 4.1; 5.0 in its default storage_compatibility_mode
     7: VersionRules(version=7, unsigned_deletion_times=False),
     # Cassandra 5.0 with storage_compatibility_mode: NONE (CASSANDRA-14227)
     8: VersionRules(version=8, unsigned_deletion_times=True),

@@ -1,7 +1,7 @@
-"""Imported first by the agent's process: client libraries without parts that they load where they find them.
+"""Imports the client libraries without optional parts. The agent's process imports this module first.
 
-cassandra-driver takes numpy for its own protocol handler, which the agent does not use. Without it, and without httpx's command
-line (clients.lean_imports), the agent needs 14 MB less and starts half a second earlier.
+cassandra-driver imports numpy, if it is installed, for a protocol handler that the agent does not use. Without numpy,
+and without httpx's command line (clients.lean_imports), the agent needs 14 MB less and starts half a second earlier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counters of a running agent. Each is written by one stage and read by those that report."""
+"""Counters of a running agent. One stage writes each counter; the reports read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from change_agent.errors import Damage
 __all__ = ["DELAY_BUCKETS_S", "AgentMetrics", "TableMetrics"]
 
 DELAY_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
-"""Upper bounds of the write-to-publish histogram; one more bucket holds what is above."""
+"""Upper bounds of the write-to-publish histogram, which has one more bucket for longer delays."""
 
 
 @final
@@ -44,8 +44,8 @@ class TableMetrics:
         self.delay_sum_s = 0.0
 
     def observe_delay(self, seconds: float, events: int) -> None:
-        """So many events reached the broker so long after they were written (by the writer's clock)."""
-        # A writer may give any time it likes.
+        """Count `events` that the broker has `seconds` after their write time, which the writer's clock gave."""
+        # A client may set any write time, also a later one than now.
         seconds = max(0.0, seconds)
         self.delay_counts[bisect_left(DELAY_BUCKETS_S, seconds)] += events
         self.delay_sum_s += seconds * events
@@ -61,9 +61,9 @@ def _gauge(text: str) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class AgentMetrics:
-    """Counts since the agent started, and a few gauges. Plain numbers: a reader may see one of them a moment late.
+    """Counts since the agent started, and a few gauges.
 
-    Each has its text for `/metrics`.
+    Threads read them without a lock, so a number may be a moment old. Each has its help text for `/metrics`.
     """
 
     segments_finished: int = _counter("Segments that were read to their end")
@@ -146,27 +146,30 @@ class AgentMetrics:
     damage: dict[Damage, int] = field(default_factory=lambda: dict.fromkeys(Damage, 0))
     """Damaged places in segments, by kind. Written by the follower's thread."""
     tables: dict[str, TableMetrics] = field(default_factory=dict)
-    """By `keyspace.table`. Only the publisher's thread adds one."""
+    """Counts by `keyspace.table`. Only the publisher's thread adds a table."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def count_write_failure(self) -> None:
-        """Something could not be written to the working directory. For any thread; each other counter has one thread."""
+        """Count a failed write to the working directory.
+
+        Any thread may call this; one thread writes each other counter.
+        """
         with self._lock:
             self.write_failures += 1
             self.last_write_failure_timestamp_seconds = round(time.time(), 3)
 
     def note_damage(self, damage: Damage | None) -> None:
-        """Bytes of a segment are not what Cassandra wrote; None: it is something else that is wrong."""
+        """Count a damaged place of a segment. Do nothing for None: the error was not damage of the segment."""
         if damage is not None:
             self.damage[damage] += 1
 
     def table(self, name: str) -> TableMetrics:
-        """The counts of a table; made at the first call."""
+        """The counts of a table. The first call creates them."""
         found = self.tables.get(name)
         if found is None:
             found = self.tables[name] = TableMetrics()
         return found
 
     def as_dict(self) -> dict[str, int | float]:
-        """All numbers of the agent as a whole, by name."""
+        """All numbers of the agent by name, without those of single tables."""
         return {each.name: getattr(self, each.name) for each in fields(self) if "help" in each.metadata}

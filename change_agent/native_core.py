@@ -1,9 +1,9 @@
-"""The types of the native core: the classes and functions of the module that `change_agent/native/` is compiled to.
+"""Types of the native core: the classes and functions of the module that is compiled from `change_agent/native/`.
 
-The core and Python are two ways through the same entries. What the core takes becomes the events that
-`change_agent.events.mutation_events` makes of it, byte for byte. It takes an entry whole or refuses it, and what it refuses
-Python reads from the same bytes, with whatever comes of it: events, an error, a parked mutation. So the core has no errors
-about bytes. `change_agent.decoder` says whether it runs. Pure.
+The core takes a whole entry or refuses it. From an entry that it takes, it makes the same events as
+`change_agent.events.mutation_events`, byte for byte. Python reads a refused entry from the same bytes; the result is
+events, an error or a parked mutation. So the core has no errors about bytes. `change_agent.decoder` says if the core
+runs. Pure.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from change_agent.decoder import native_module
 
 __all__ = ["EncodedEntries", "EncodedRun", "NativeCore", "NativeEncoder", "NativeTable", "native_core"]
 
-# `AS_` number of schemas.avro_forms, bytes of the type's values
+# An `AS_` number of schemas.avro_forms, and the length of the type's values in bytes.
 KeyForm = tuple[int, int]
-# name (UTF-8), index of the name, complex, counter, fixed length or -1, dropped at (microseconds)
+# Name (UTF-8), index of the name, complex, counter, fixed length or -1, time of the drop (microseconds).
 NativeColumn = tuple[bytes, int, bool, bool, int, int | None]
 
 
 class EncodedRun(Protocol):
-    """Encoded events of one table and one segment, in order, without Python objects for them."""
+    """Encoded events of one table and one segment, in order. The events have no Python objects."""
 
     @property
     def size(self) -> int:
-        """Their estimated bytes in messages (`outgoing.event_size`)."""
+        """Estimated size of the events in messages, in bytes (`outgoing.event_size`)."""
 
     @property
     def first_key(self) -> bytes | None:
@@ -39,42 +39,48 @@ class EncodedRun(Protocol):
     def __len__(self) -> int: ...
 
     def split(self, partitions: int) -> list[tuple[int, EncodedRun]]:
-        """The same events by topic partition; partitions without events are left out."""
+        """The same events, divided by topic partition. Partitions without events are left out."""
 
     def take(self, max_events: int, max_bytes: int, takes_any: bool) -> EncodedRun:
-        """Take from the front what a message has room for; the first event whatever its size, where `takes_any`."""
+        """Remove from the front, and return, the events that fit into a message.
+
+        With `takes_any`, the first event is taken even if it is larger.
+        """
 
 
 class EncodedEntries(Protocol):
-    """The result for some entries. Ends are positions; `runs` have the index of the table in the encoder's tables."""
+    """Result of the entries that the core took together. Ends are positions in the segment."""
 
     @property
     def end(self) -> int:
-        """Of the last entry that was taken."""
+        """End of the last entry that was taken."""
 
     @property
     def entries(self) -> int:
-        """How many were taken."""
+        """Number of entries that were taken."""
 
     @property
     def skipped(self) -> int:
-        """Those of them without events."""
+        """Number of these entries that have no events."""
 
     @property
     def events_end(self) -> int:
-        """Of the last entry with events."""
+        """End of the last entry with events."""
 
     @property
     def last_writetime_us(self) -> int | None:
-        """Of the last event."""
+        """Write time of the last event."""
 
     @property
     def runs(self) -> list[tuple[int, EncodedRun]]:
-        """The events, in the order of the log for each topic."""
+        """Events with the index of their table in the encoder's tables.
+
+        Each topic's events are in the order of the log.
+        """
 
 
 class NativeTable(Protocol):
-    """A definition of a table, compiled once."""
+    """A table definition, prepared for the encoder."""
 
 
 class NativeEncoder(Protocol):
@@ -91,19 +97,20 @@ class NativeEncoder(Protocol):
         max_events: int,
         max_bytes: int,
     ) -> EncodedEntries | None:
-        """The entries from `window[offset:]` on, which is at `position`, that end at or before `end`, up to the first one that
-        is refused or not whole in the window; None where that is the first one.
+        """Encode the entries that start at `window[offset]`, which is at `position` of the segment.
 
-        The last entry may exceed `max_events` or `max_bytes`. Other threads run meanwhile. Raises NativeCore.CoreError.
+        Stop at `end`, at an entry that is refused, or at an entry that is not complete in the window. Return None if no
+        entry was taken. The last entry may exceed `max_events` or `max_bytes`. Other threads can run during the call.
+        Raises NativeCore.CoreError.
         """
 
 
 class NativeCore(Protocol):
-    """The module."""
+    """The module of the native core."""
 
     @property
     def CoreError(self) -> type[Exception]:  # noqa: N802  # the name of the class in the module
-        """The core itself is at fault: its message."""
+        """Class of the error that a defect of the core raises."""
 
     def Table(  # noqa: N802  # likewise
         self,
@@ -117,18 +124,21 @@ class NativeCore(Protocol):
         regular_columns: Sequence[NativeColumn],
         names: Sequence[bytes],
     ) -> NativeTable:
-        """Tables of one `topic` number publish to one topic. Raises ValueError for what contradicts itself."""
+        """Prepare a table definition. Tables with the same `topic` number publish to one topic.
+
+        Raises ValueError if the arguments contradict each other.
+        """
 
     def Encoder(self, tables: Sequence[NativeTable], skipped: Sequence[bytes]) -> NativeEncoder:  # noqa: N802  # likewise
-        """`skipped` are ids of tables whose entries have no events and are not decoded."""
+        """Make an encoder. `skipped` are the ids of tables whose entries have no events and are not decoded."""
 
     def pack(self, head: bytes, runs: Sequence[EncodedRun]) -> bytes:
-        """A message of these events, of one table and one segment, behind the fields of its head."""
+        """Encode a message: `head`, then these events, which are of one table and one segment."""
 
     def token(self, partition_key: bytes) -> int:
-        """The Murmur3 token."""
+        """The Murmur3 token of a partition key."""
 
 
 def native_core() -> NativeCore | None:
-    """The core, where it runs."""
+    """The native core; None if it was not loaded."""
     return cast("NativeCore | None", native_module())

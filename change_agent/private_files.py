@@ -1,7 +1,7 @@
-"""Folders and files with row data in them: 0700 and 0600 from their first moment, whatever the umask is.
+"""Folders and files that may contain row data, created with the modes 0700 and 0600: no umask opens them to others.
 
-Everything that the agent or one of its commands writes is created here. An existing file or folder keeps its mode,
-because an operator may have opened it to others.
+The agent and its commands create all their files here. An existing file or folder keeps its mode, because an operator
+may have given others access to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAGS: Final = {
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing. Raises OSError."""
+    """Make a folder and its missing parents. Raises OSError."""
     for each in reversed(folder.parents):
         if not each.exists():
             each.mkdir(_PRIVATE_FOLDER, exist_ok=True)
@@ -33,20 +33,21 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path, mode: Literal["wb", "xb", "ab"]) -> BinaryIO:
-    """Open a file to write to it, as :func:`open` does. Raises OSError."""
+    """Open a file for writing, as :func:`open` does. Raises OSError."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC | _FLAGS[mode], PRIVATE_FILE), mode)
 
 
 def write_private_text(path: Path, text: str) -> None:
-    """Replace what the file holds, in place. Raises OSError."""
+    """Overwrite the content of a file, in place. Raises OSError."""
     with open_private(path, "wb") as file:
         file.write(text.encode())
 
 
 def replace_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:
-    """Replace a file that others read, whole at any moment. Raises OSError.
+    """Replace a file atomically: another process reads the whole old content or the whole new one. Raises OSError.
 
-    What is durable survives a power loss once `sync_directory` has made its new name durable, too.
+    `is_durable`: the content is on the disk when this returns. It survives a power loss once `sync_directory` has made
+    the new name durable, too.
     """
     temporary = path.with_suffix(".tmp")
     with open_private(temporary, "wb") as file:
@@ -67,16 +68,16 @@ def sync_directory(directory: Path) -> None:
 
 
 def give_to_owner_of(folder: Path, path: Path) -> None:
-    """Let `path`, which root made, belong to the user whose folder this is: an agent that is not root has to read it."""
+    """If this process is root, give `path` to the owner of `folder`: an agent that is not root has to read it."""
     owner = folder.stat()
     if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (0, 0):
         os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def narrow(path: Path) -> None:
-    """Take from others what they may do with a file that was moved here, when it is this user's and has no other name.
+    """Set a moved file to mode 0600 if this user owns it and it has no other name.
 
-    A segment that Cassandra has in its own commit log too keeps the mode that Cassandra gave it.
+    A segment that is also in Cassandra's own commit log has a second name. It keeps the mode that Cassandra gave it.
     """
     found = path.stat()
     if found.st_nlink == 1 and found.st_uid == os.geteuid():

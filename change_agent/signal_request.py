@@ -11,28 +11,29 @@ _POLL_S: Final = 0.1
 
 
 class SignalRequest:
-    """Told once or more often, by any thread or a signal's handler; a thread waits.
+    """A flag that any thread or a signal handler may set, any number of times, while a thread waits for it.
 
-    Without a lock, so no `threading.Event`: a handler runs in the main thread between any two of its bytecodes, also while that
-    thread holds the event's lock to begin its wait, and `set` would then wait for that lock for ever.
+    It has no lock, unlike `threading.Event`: a signal handler runs in the main thread, between any two bytecodes. If
+    the main thread holds the event's lock at that moment, because its wait begins, the handler's `set` would wait for
+    ever.
     """
 
     def __init__(self) -> None:
         self._is_sent = False
 
     def send(self) -> None:
-        """From now on every `wait` returns True."""
+        """Set the flag: `wait` returns True until `take` clears it."""
         self._is_sent = True
 
     def take(self) -> bool:
-        """True if the signal came since the last call."""
+        """Clear the flag. Return True if it was set."""
         if not self._is_sent:
             return False
         self._is_sent = False
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """True soon after the signal, False when the time is over."""
+        """Wait for the flag. Return True soon after it is set, False after the timeout."""
         deadline = time.monotonic() + timeout_s
         while not self._is_sent and (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(left_s, _POLL_S))

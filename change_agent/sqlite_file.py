@@ -1,4 +1,4 @@
-"""SQLite files of the working directory: one writer, write-ahead log, whole after kill -9 and after a power loss."""
+"""SQLite files of the working directory: one writer, write-ahead log, consistent after kill -9 and a power loss."""
 
 from __future__ import annotations
 
@@ -25,26 +25,32 @@ __all__ = [
 ]
 
 _BUSY_TIMEOUT_S: Final = 10.0
-# Primary codes of errors of the disk or of rights, and not of the content.
+# Primary error codes of SQLite for a problem of the disk, permissions, locks or memory, not of the content.
 _NOT_DAMAGED: Final = frozenset({
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
 })  # fmt: skip
-# The database itself, its write-ahead log, and the index of that.
+# The database, its write-ahead log, and the index of that log.
 _SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class DamagedFileError(CdcError):
-    """The file is no whole database."""
+    """The file is not a valid database, or its content is damaged."""
 
 
 class UnwritableFileError(CdcError):
-    """The file cannot be written now, as when the disk is full: nothing of the transaction is stored; try again."""
+    """The file cannot be written now, for example because the disk is full.
+
+    Nothing of the transaction is stored: retry.
+    """
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is done within, durable behind it. Raises UnwritableFileError."""
+    """A transaction: all statements of the block are stored, or none.
+
+    It is durable at the end. Raises UnwritableFileError.
+    """
     try:
         with database:
             yield
@@ -54,11 +60,11 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def open_database(path: Path, format_version: int, statements: Sequence[str]) -> sqlite3.Connection:
-    """Open a database for its one writer, check it, and make it, by these statements, where there is none.
+    """Open and check a database for its only writer. If there is none, create it with these statements.
 
-    A transaction is durable when its commit returns. Only one thread may use the connection at a time.
-    Raises DamagedFileError, StateFormatError for the file of a newer version, and UnwritableFileError when the disk is
-    full or the file is not ours.
+    A transaction is durable when its commit returns. Only one thread may use the connection at a time. Raises
+    DamagedFileError, StateFormatError for the file of a newer version, and UnwritableFileError if the disk is full or
+    permissions are missing.
     """
     try:
         make_private_folder(path.parent)
@@ -88,13 +94,16 @@ def open_database(path: Path, format_version: int, statements: Sequence[str]) ->
 
 
 def raise_unless_damaged(path: Path, error: Exception) -> None:
-    """Return when the content is what is wrong; raises UnwritableFileError when it is the disk, or a right."""
+    """Raise UnwritableFileError if the error comes from the disk or from permissions.
+
+    Return if the content is damaged.
+    """
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
         raise UnwritableFileError(f"{path} cannot be written ({error}); trying again") from error
 
 
 def set_aside(path: Path) -> Path:
-    """Give a damaged database, and what belongs to it, another name, which is returned. Raises OSError."""
+    """Rename a damaged database and its other files; return the new path. Raises OSError."""
     target = path.with_name(f"{path.name}.damaged")
     for suffix in _SUFFIXES:
         damaged = path.with_name(path.name + suffix)

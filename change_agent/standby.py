@@ -1,4 +1,4 @@
-"""Standby: an agent that is not the first one for its node waits, and changes nothing, until the other one has ended."""
+"""Standby: a second agent for a node waits until the first one has ended. Until then it changes nothing."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _LOOK_S: Final = 0.5
 
 
 class NodeClaim(Enum):
-    """Whether other agents have this agent's node."""
+    """Result of the wait for other agents of the same node."""
 
     ALONE = auto()
-    """No other agent of this machine reads cdc_raw, or will, while this one runs."""
+    """This agent has the lock: no other agent of this machine reads cdc_raw while this one runs."""
     UNKNOWN = auto()
     """The folder cannot be locked: another agent may be reading it."""
     GIVEN_UP = auto()
-    """The agent was asked to stop while it waited."""
+    """The agent was asked to stop while it waited for the other agent."""
 
 
 @contextmanager
 def only_agent(config: AgentConfig, is_over: Callable[[], bool]) -> Iterator[NodeClaim]:
-    """Wait until no other agent reads the node's cdc_raw, and keep others out within.
+    """Wait until no other agent reads the node's cdc_raw. Keep other agents out until the context ends.
 
-    SIGTERM and SIGINT, or `is_over`, which is asked often, end the wait.
+    SIGTERM and SIGINT end the wait, and so does `is_over` when it returns True; it is called every half second.
     """
     lock = FolderLock(config.cdc_raw_directory)
     try:
@@ -67,7 +67,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
     _log.warning("%s", reason)
     with _signals() as stop_request, _answers(config, reason):
         while not (stop_request.wait(_LOOK_S) or is_over()):
-            with suppress(OSError):  # the folder may be away for a moment, and the other agent still there
+            with suppress(OSError):  # the folder may be missing for a moment while the other agent still runs
                 if lock.take():
                     _log.info("the other agent has ended; this one continues")
                     return NodeClaim.ALONE
@@ -76,7 +76,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
 
 @contextmanager
 def _signals() -> Iterator[SignalRequest]:
-    """Told at SIGTERM and SIGINT; behind it they do what they did before."""
+    """A request that SIGTERM and SIGINT send. At the end the previous handlers are restored."""
     request = SignalRequest()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda signum, frame: request.send()) for number in numbers]
@@ -93,7 +93,10 @@ def _body(status: str, problems: list[str]) -> bytes:
 
 @contextmanager
 def _answers(config: AgentConfig, reason: str) -> Iterator[None]:
-    """Say over HTTP that it waits: alive, not ready. Where the other agent has the port, only the log says it."""
+    """Answer over HTTP that this agent is alive but not ready.
+
+    If the other agent has the port, only the log says so.
+    """
     endpoint = None
     page = MetricsPage(AgentMetrics(standby=1), dict)
     if config.http_port is not None:

@@ -99,9 +99,9 @@ class NativeEncoder(Protocol):
     ) -> EncodedEntries | None:
         """Encode the entries that start at `window[offset]`, which is at `position` of the segment.
 
-        Stop at `end`, at an entry that is refused, or at an entry that is not complete in the window. Return None if no
-        entry was taken. The last entry may exceed `max_events` or `max_bytes`. Other threads can run during the call.
-        Raises NativeCore.CoreError.
+        Stop at `end`, at an entry that is refused, at an entry that is not complete in the window, or when `max_events`
+        or `max_bytes` is reached; the last entry may exceed these two limits. Return None if no entry was taken. Other
+        threads can run during the call. Raises NativeCore.CoreError.
         """
 
 

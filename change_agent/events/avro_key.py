@@ -1,11 +1,11 @@
-"""The Avro keys of events: from the CQL bytes of key columns straight to Avro, without values in between.
+"""The Avro keys of events, made directly from the CQL bytes of the key columns, without Python values in between.
 
     Key        => {Partition} {Clustering}
       Partition  => Avro of the column's type
       Clustering => 0, absent | 2, Avro of the column's type       (a union with null, zigzag vint of the branch)
 
-Types whose forms are near to each other are copied here; all others, and bytes that do not look as they should, go the long
-way over `schemas.cql_value` and fastavro, which is the reference, and raises the errors. Pure.
+Types with similar CQL and Avro forms are copied here. `schemas.cql_value` and fastavro convert all other types, and
+bytes of an unexpected form. This conversion is the reference, and raises the errors. Pure.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EventKeys:
         self._no_clustering = _NULL * len(self._clustering)
 
     def partition(self, partition_key: bytes) -> bytes:
-        """The part of a key that all rows of a partition share. Raises CqlValueError."""
+        """The common part of the keys of a partition's rows. Raises CqlValueError."""
         if len(self._partition) == 1:
             return self._partition[0].encoded(partition_key)
         values = split_partition_key(partition_key, len(self._partition))
@@ -92,14 +92,14 @@ class _Field:
         self._write = record_writer(events_key_schema(alone))
 
     def encoded(self, value: bytes) -> bytes:
-        """Avro of the column's CQL bytes, with the union's branch where it is nullable. Raises CqlValueError."""
+        """Avro of the column's CQL bytes, with the union's branch if the column is nullable. Raises CqlValueError."""
         copied = self._copied(value)
         if copied is None:
             return self._converted(value)
         return _NOT_NULL + copied if self._nullable else copied
 
     def _copied(self, value: bytes) -> bytes | None:
-        """Avro of bytes that are as the type has them; None for those that have to be converted."""
+        """Avro of bytes that can be copied; None for bytes that have to be converted."""
         copied_as = self._copied_as
         if copied_as == AS_TEXT:
             return _vint(2 * len(value)) + value if _is_text(value) else None
@@ -118,9 +118,9 @@ class _Field:
         if copied_as == AS_BOOLEAN:
             return b"\1" if value[0] else _NULL
         if copied_as == AS_FLOATING:
-            # A float that is no number may change on its way through Python, as the long way has it.
+            # The reference converts a float of 4 bytes to a Python float and back, which may change the bytes of a NaN.
             return value[::-1] if self._length == 8 else None
-        return None  # of keys the others are rare
+        return None  # other types are rare in keys
 
     def _converted(self, value: bytes) -> bytes:
         converted = self._read(value)
@@ -129,7 +129,7 @@ class _Field:
         try:
             return self._write({self._name: converted})
         except (ValueError, TypeError, OverflowError):
-            # Its text would show the value.
+            # The error's text would show the value.
             pass
         raise CqlValueError(self._type, f"{len(value)} bytes make a value that Avro's schema does not take")
 

@@ -1,4 +1,4 @@
-"""One JSON object a mutation: the output of `cdc decode --format mutations`.
+"""The output of `cdc decode --format mutations`: one JSON object for each mutation.
 
 Keys, order and nulls are a contract (docs/commitlog-format.md). Values, keys, clustering values and paths are hex of the CQL
 bytes; a null `value` is a tombstone, an absent clustering value is null and an empty one "". Pure.
@@ -17,7 +17,7 @@ _JsonObject = dict[str, object]
 
 
 def mutation_json(segment: str, entry: CommitLogEntry, mutation: Mutation) -> str:
-    """One line without its end; `segment` is the name of the file that the entry stands in."""
+    """The line of one mutation, without a line break; `segment` is the name of the entry's segment file."""
     return json.dumps(
         {
             "segment": segment,

@@ -1,4 +1,4 @@
-"""The digest of a changed row: MD5 over what every replica stores alike, in one canonical form.
+"""The digest of a change: MD5 over the values that every replica stores alike, in one canonical form.
 
     Row      => TableId Kind PartitionKey Clustering {Deletion} {Liveness} {ComplexDeletion} {Cell}
       TableId         => 16 bytes
@@ -46,7 +46,7 @@ class Digests:
     __slots__ = ("_column_tags", "_heads", "_row_head")
 
     def __init__(self, table_id: UUID) -> None:
-        # By value: an enum's own hash is a function in Python.
+        # Keys are the enum's values: hashing an enum member calls a Python function.
         self._heads: dict[str, bytes] = {kind: table_id.bytes + tag for kind, tag in _KINDS.items()}
         self._row_head = self._heads[_ROW.value]
         self._column_tags: dict[str, bytes] = {}

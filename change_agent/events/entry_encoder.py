@@ -1,6 +1,7 @@
-"""EntryEncoder: encodes the entries of a segment with the native core. The interpreter processes those that it refuses.
+"""EntryEncoder: encodes the entries of a segment with the native core. The interpreter processes refused entries.
 
-A table is handed to the core where it can write the keys of its events; entries of all others are refused. Pure.
+A published table is given to the core only if the core can write the table's keys. The core refuses entries of tables
+that it does not have. Pure.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from schemas.table_metadata import TableMetadata
 __all__ = ["EntryEncoder"]
 
 _COPIED: Final = (AS_BOOLEAN, AS_BYTES, AS_DATE, AS_SIGNED, AS_TEXT, AS_UUID)
-# A batch: enough to make its accounts cheap, few enough to find room when most of what may be in flight is taken.
+# Limits of a batch: large enough to make accounting cheap, small enough to fit when the limits in flight are nearly
+# reached.
 _MAX_EVENTS: Final = 250
 _MAX_BYTES: Final = 1024 * 1024
 
 
 class EntryEncoder:
-    """Encodes by one state of the schema. Used by the reader's thread.
+    """Encodes entries with one state of the schema. Used by the reader's thread.
 
-    `tables` are those whose entries fit their one definition; of them, `left_out` have no events. Entries of one update of a
-    `skipped` table are not even decoded.
+    `tables` are the tables whose definition needs no choice; those in `left_out` have no events. An entry with one
+    update, of a `skipped` table, is not decoded.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class EntryEncoder:
         self._core: Final = core
         topics: dict[str, int] = {}
         self.tables: Final[list[TableMetadata]] = []
-        """By their index in a batch's runs."""
+        """The core's tables, by their index in `EncodedEntries.runs`."""
         natives: list[NativeTable] = []
         for table in tables:
             topic = topics.setdefault(table.full_name, len(topics))
@@ -74,7 +76,7 @@ class EntryEncoder:
 
 
 def _native_table(core: NativeCore, table: TableMetadata, topic: int, *, is_published: bool) -> NativeTable | None:
-    """None for one whose keys the core does not write."""
+    """The table in the core's form; None if it is published and the core cannot write its keys."""
     partition = [_form(column.type) for column in table.partition_key]
     layout = TableLayout(table)
     clustering = [

@@ -1,4 +1,4 @@
-"""One JSON object an event: the output of `cdc decode --format events`, as the events would be published.
+"""The output of `cdc decode --format events`: one JSON object for each event that would be published.
 
 Keys, clustering values, bounds and the digest are hex; `key` is the Avro key. Times are in the units of their names. Pure.
 """

@@ -1,11 +1,11 @@
-"""The Avro bytes of a message of events, written by hand: byte for byte what `schemas.mutation_event.encode_events` gives.
+"""Writes a message of events in Avro without fastavro: the same bytes as `schemas.mutation_event.encode_events`.
 
     MutationEvents => node_id segment_id keyspace table table_id key_schema column_sets events
       Array  => {count, items}, 0       of one block, or only 0 when it is empty
       Union  => index, value            index 0 is null
       Long   => zigzag, 7 bits a byte, lowest first
 
-Avro specification 1.11, "Binary Encoding". Every event is written here, so it is compiled. Pure.
+Avro specification 1.11, "Binary Encoding". The module is compiled because every event may pass it. Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TRUE: Final = b"\x01"
 
 
 def _short(zigzag: int) -> bytes:
-    """The bytes of a number below 2**14, at its end."""
+    """The last bytes of a number: its highest bits, which are below 2**14."""
     return bytes((zigzag,)) if zigzag < 0x80 else bytes((zigzag & 0x7F | 0x80, zigzag >> 7))
 
 
-# The end of a number, and two bytes of its beginning, by 14 bits.
+# Encoded forms of 14 bits: as the last bytes of a number, and as two earlier bytes, which have continuation bits.
 _ENDS: Final = [_short(each) for each in range(0x4000)]
 _PAIRS: Final = [bytes((each & 0x7F | 0x80, each >> 7 | 0x80)) for each in range(0x4000)]
 _KINDS: Final[dict[str, bytes]] = {kind.value: _short(2 * index) for index, kind in enumerate(MutationKind)}
@@ -94,7 +94,7 @@ def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> Non
     ) = event  # fmt: skip
     _add_long(out, position)
     _add_long(out, ordinal)
-    # By value: an enum's own hash is a function in Python.
+    # Keys are the enum's values: hashing an enum member calls a Python function.
     out.append(_ROW_BYTES if kind is _ROW else _KINDS[kind.value])
     _add_bytes(out, key)
     _add_bytes(out, partition_key)

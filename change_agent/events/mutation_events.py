@@ -1,7 +1,8 @@
-"""From a decoded mutation to the events that are published about it, in a fixed order.
+"""Makes the events of a decoded mutation, in a fixed order.
 
-Of each table: its partition deletion, its range deletions, its static row, its rows; what deletes many rows stands
-before what may live on. Tables without `cdc = true`, views and system tables have none. Pure.
+The events of each table come in this order: partition deletion, range deletions, static row, rows. So a deletion of
+many rows comes before rows that may survive it. Tables without `cdc = true`, views and system tables have no events.
+Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TableEvent:
 
 
 class MutationEventBuilder:
-    """Builds events; keeps what it worked out per table, and notices when a table's metadata changed."""
+    """Builds events. Keeps prepared values of each table, and replaces them when the table's metadata changes."""
 
     def __init__(self) -> None:
         self._known: Final[dict[bytes, _PublishedTable]] = {}
@@ -52,12 +53,12 @@ class MutationEventBuilder:
         self._unpublished: frozenset[bytes] = frozenset()
 
     def leave_out(self, table_ids: frozenset[bytes]) -> None:
-        """No events of these tables from now on, whatever their options say."""
+        """Build no events of these tables from now on, even if they have `cdc = true`."""
         self._unpublished = table_ids
         self._last = None
 
     def events_of(self, mutation: Mutation, position: int) -> list[TableEvent]:
-        """The events of the entry that ends at `position`. Raises CqlValueError for a key that its types refuse."""
+        """The events of the entry that ends at `position`. Raises CqlValueError if a key does not fit its types."""
         events: list[TableEvent] = []
         for update in mutation.updates:
             table = self._last
@@ -69,7 +70,7 @@ class MutationEventBuilder:
         return events
 
     def keys_of(self, metadata: TableMetadata) -> EventKeys | None:
-        """The keys of a table's events; None where it has none."""
+        """The keys of a table's events; None if the table has no events."""
         table = self._table(metadata)
         return None if table is None else table.keys
 
@@ -161,7 +162,7 @@ def _range_deletion(
         writetime_us=tombstone.timestamp,
         deletion_time_us=tombstone.timestamp,
         bounds=RangeBounds(
-            # A null inside a bound ends its prefix, as an absent component does.
+            # RangeBounds has no nulls: an absent value inside a bound becomes empty bytes.
             start=tuple(value or b"" for value in tombstone.start),
             start_inclusive=tombstone.start_inclusive,
             end=tuple(value or b"" for value in tombstone.end),
@@ -182,7 +183,7 @@ def _row_event(
     deletion, liveness = row.deletion, row.liveness
     writetime = live_writetime = _NO_TIME
     expiry = -1
-    # A value that is written without a TTL keeps the row, whatever else expires.
+    # A row marker or live cell without a TTL keeps the row, even when all others expire.
     is_permanent = liveness is not None and liveness.local_expiration_time is None
     marker_expiry = NO_MARKER
     columns: dict[str, None] = {}
@@ -207,7 +208,7 @@ def _row_event(
                 is_permanent = True
             elif cell.local_deletion_time > expiry:
                 expiry = cell.local_deletion_time
-    # Past the named tuple's own constructor, which is a function in Python: half the time.
+    # This bypasses the named tuple's constructor, which is a Python function, and takes half the time.
     return _new_tuple(
         MutationEvent,
         (

@@ -1,4 +1,5 @@
-"""MutationInterpreter: an entry's payload to events, by the schema of its time; parks what stays unreadable."""
+"""MutationInterpreter: decodes entries to events with the schema of their time, and parks mutations that it cannot
+decode."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _REREAD_PAUSE_S: Final = 2.0
 _ANSWER_TIMEOUT_S: Final = 1.0
 _PAUSE_S: Final = 0.2
 _NONE: Final = SegmentIds()
-# While the node is away no more than so much is parked: it may know what we do not.
+# With more parked mutations than this, the reader waits for an unavailable node: it may know the missing definitions.
 _MAX_PARKED_UNASKED: Final = 10_000
 
 
@@ -48,27 +49,30 @@ class StoppedError(Exception):
 
 
 class TableSource(Protocol):
-    """Says which tables there are: a TableMetadataProvider."""
+    """Source of the schema: a TableMetadataProvider."""
 
     @property
     def known(self) -> KnownTables | None:
-        """The schema that was known last, confirmed or not."""
+        """The newest known schema, even if the node has not confirmed it recently."""
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
-        """Tables that are sure for this time since the epoch; None when that could not be said in time."""
+        """The schema, if the node confirmed it at or after this time (since the epoch); else None after the timeout."""
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
-        """The log changes the schema at this place; what is known then. Raises SystemSchemaError."""
+        """Take a change of the schema at this position of the log.
+
+        Return the schema after it. Raises SystemSchemaError.
+        """
 
     def settle(self, places: Sequence[LogPlace]) -> None:
-        """From here on in the log the node uses the definitions of these places."""
+        """Note that all entries that are read from now on were written with the definitions of these places."""
 
     def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
-        """Something of the log is missing there; what is known then."""
+        """Note that a part of the log before this position is missing. Return the known schema."""
 
 
 class MutationInterpreter:
-    """Used by the reader's thread."""
+    """Decodes entries to events. Used by the reader's thread."""
 
     def __init__(
         self,
@@ -99,55 +103,60 @@ class MutationInterpreter:
         self._core: Final = native_core()
         self._encoder: EntryEncoder | None = None
         self._core_failed = False
-        # Tables without events; those of them whose mutations need not be decoded.
+        # Ids of tables without events; of these, the tables whose mutations need not be decoded.
         self._left_out: frozenset[bytes] = frozenset()
         self._unpublished: frozenset[bytes] = frozenset()
-        # Tables of `system_schema`, `system.local`, and tables whose definitions differ.
+        # Ids of the tables of `system_schema`, of `system.local`, and of all tables that `_interpret_with_care` is for:
+        # both of these, and tables whose definitions differ.
         self._schema_ids: frozenset[bytes] = frozenset()
         self._local_id = b""
         self._special: frozenset[bytes] = frozenset()
-        # Tables that two reads of the schema did not find: no more waiting until it changes.
+        # Tables with a mutation that two more reads of the schema did not explain. Until the schema changes, their
+        # mutations are parked without another read.
         self._hopeless: set[bytes] = set()
-        # Tables that were logged already: one line for each, however many mutations.
+        # Tables whose parked mutations were logged: the log gets one line for each table.
         self._reported: Final[set[UUID]] = set()
         self.truncations_noted = 0
-        """Grows when the log says that the node has noted a truncation, or removed such a note."""
+        """Number of entries in which the node wrote or removed its record of a truncation (`truncated_at`)."""
 
     @property
     def node_id(self) -> UUID:
-        """The node whose schema is used."""
+        """Host id of the node whose schema is used."""
         return self._node_id
 
     @property
     def schema_version(self) -> int:
-        """Another number when the schema was read again."""
+        """Version of the schema that is used (KnownTables); 0 before the first one."""
         return self._version
 
     @property
     def published_tables(self) -> list[TableMetadata]:
-        """Tables whose changes are published, dropped ones first: of tables with one name, the last is the present one."""
+        """Tables whose changes are published, dropped tables first.
+
+        If several tables have the same name, the last one is the present table.
+        """
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
     @property
     def left_out_tables(self) -> list[TableMetadata]:
-        """Tables, dropped ones too, whose changes are not published by their newest definition and the filter.
+        """Tables, also dropped ones, that are not published by their newest definition and the filter.
 
-        Changes from a time when such a table had `cdc = true` still are.
+        Changes that were written while such a table had `cdc = true` are still published, if the filter admits it.
         """
         left_out = self._left_out
         return [each for table_id, each in self._tables.items() if table_id.bytes in left_out or not is_published(each)]
 
     def confirm_schema(self) -> bool:
-        """Interpret by what the node says now; False when it does not answer."""
+        """Use the schema that the node has now. Return False if the node does not answer."""
         self.use_schema_of(_now_ms())
         return self._is_confirmed
 
     def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
-        """Whether an entry certainly has no change of a published table. The entry is only inspected."""
+        """True if an entry certainly has no change of a published table. The entry is neither published nor parked."""
         payload = entry.payload
         first = payload[1:17]
         if first in self._schema_ids:
-            # It may be what makes a table one: the entries behind it need what the node says since.
+            # This change of the schema may give a table `cdc = true`: later entries need the node's newest schema.
             return self.confirm_schema()
         if payload[0] == 1:
             return first in self._left_out
@@ -158,15 +167,21 @@ class MutationInterpreter:
         return all(each.table.table_id.bytes in self._left_out for each in updates)
 
     def save(self) -> None:
-        """Make durable what was parked. To be called before anything behind it may be acknowledged. Raises StoppedError."""
+        """Store the parked mutations durably. Raises StoppedError.
+
+        This must be called before a later entry may be acknowledged.
+        """
         self._until_written(self._parked.save)
 
     def use_filter(self, wanted: TableFilter) -> None:
-        """Publish only tables that this admits, from the next segment's look on; for any thread."""
+        """Publish only tables that this filter admits, from the next use of a schema on. Any thread may call this."""
         self._wanted_filter = wanted
 
     def use_schema_of(self, time_ms: int) -> None:
-        """Interpret by what the node says at or after this time (since the epoch), if it answers."""
+        """Use the schema that the node confirms at or after this time (since the epoch).
+
+        If the node does not answer, use the newest known schema.
+        """
         self._wanted_ms = time_ms
         known = self._source.as_of(time_ms, _ANSWER_TIMEOUT_S)
         self._is_confirmed = known is not None
@@ -174,12 +189,12 @@ class MutationInterpreter:
             self._use(known)
 
     def begin(self, segment_id: int, latest_ms: int, *, is_resumed: bool, goes_back: bool = False) -> None:
-        """The next entries are of this segment, written at or before `latest_ms`. Raises StoppedError.
+        """Begin with entries of this segment, which were written at or before `latest_ms`. Raises StoppedError.
 
-        `goes_back`: entries of it that were read before come once more.
+        `goes_back`: entries of the segment that were read before are read again.
 
-        Without an answer of the node they can be read where nothing of the log is missing between them and what was read
-        before: then the log itself has every change of the schema. Else this waits for the node.
+        If the node does not answer, the entries can be read only if no part of the log is missing between them and the
+        entries read before: then the log itself has every change of the schema. Otherwise this waits for the node.
         """
         if not (self._is_confirmed or (self._version and (is_resumed or self._moments.follows(segment_id)))):
             self._use(self._known(self._wanted_ms))
@@ -188,21 +203,23 @@ class MutationInterpreter:
         self._moments.begin(segment_id, latest_ms, self._confirmed_ms, goes_back=goes_back)
 
     def note_read(self, segment_id: int, until_ms: int) -> None:
-        """Everything of the segment that was written until then (since the epoch) was read."""
+        """Note that everything of the segment that was written until `until_ms` (since the epoch) was read."""
         self._moments.note_read(segment_id, until_ms)
 
     def end(self, segment_id: int) -> None:
-        """The segment was read to its end."""
+        """Note that the segment was read to its end."""
         self._moments.end(segment_id)
 
     def note_missing(self, segment_id: int, position: int) -> None:
-        """An entry before this place could not be read: it may have been a change of the schema."""
+        """Note that an entry before this position could not be read. It may have been a change of the schema."""
         if (known := self._until_written(lambda: self._source.forget_places_before(segment_id, position))) is not None:
             self._use(known)
 
     def taker(self, segment: str, version: int) -> EntriesTaker | None:
-        """What takes entries of the segment that was begun as the native core does, by the schema of each moment; None where
-        there is no core. What it leaves is for `events_of`."""
+        """A function that takes entries of the current segment with the native core; None without a core.
+
+        It uses the schema of the moment of each call. `events_of` interprets the entries that it does not take.
+        """
         if self._core is None:
             return None
         unsigned_times = version_rules(version).unsigned_deletion_times
@@ -224,7 +241,7 @@ class MutationInterpreter:
         _log.log(level, "%s; plain Python reads the entry, nothing is lost: please report it", error)
 
     def runs_of(self, entries: EncodedEntries) -> list[tuple[EventKeys, EncodedRun]]:
-        """The events of what the taker took last, with the keys of their tables."""
+        """The events of the entries that the taker took last, with the keys of their tables."""
         assert self._encoder is not None
         found = []
         for index, run in entries.runs:
@@ -234,22 +251,23 @@ class MutationInterpreter:
         return found
 
     def events_of(self, segment: str, segment_id: int, version: int, entry: CommitLogEntry) -> list[TableEvent] | None:
-        """The events of an entry of the segment that was begun; None when it was parked. Raises StoppedError."""
+        """The events of an entry of the current segment; None if it was parked. Raises StoppedError."""
         payload = entry.payload
         try:
             if payload[0] == 1:
                 table = payload[1:17]
-                # One update, of a table without events: most of what a node writes for itself.
+                # One update of a table without events. Most of the writes that a node makes for itself are such
+                # entries.
                 if table in self._unpublished:
                     return []
-                if table not in self._special:  # `_interpret` without its call, for every event passes here
+                if table not in self._special:  # `_interpret` without a call, because every event passes here
                     return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
             return self._interpret_with_care(version, entry)
         except (CommitLogReadError, CqlValueError) as error:
             return self._try_again(segment, segment_id, version, entry, error)
 
     def events_of_parked(self, parked: ParkedMutation) -> list[TableEvent] | str:
-        """The events of a parked mutation, or why there are still none."""
+        """The events of a parked mutation, or the reason why it still cannot be decoded."""
         reason = ""
         for decoder in self._moments.parked_decoders(parked.payload):
             try:
@@ -265,7 +283,7 @@ class MutationInterpreter:
         return self._builder.events_of(self._decoder.decode(payload, version), entry.position)
 
     def _interpret_with_care(self, version: int, entry: CommitLogEntry) -> list[TableEvent]:
-        """An entry that changes the schema, or whose tables had definitions that differ."""
+        """Interpret an entry of `system_schema` or `system.local`, or one whose tables had definitions that differ."""
         first = entry.payload[1:17]
         if first in self._schema_ids:
             self._note_schema_change(version, entry)
@@ -292,7 +310,7 @@ class MutationInterpreter:
                 if known is not None:
                     self._use(known)
         except (CommitLogReadError, CqlValueError, SystemSchemaError) as error:
-            # For example after an upgrade, for entries of an earlier Cassandra: the node still returns its schema.
+            # For example an entry of an earlier Cassandra version, after an upgrade. The node still returns its schema.
             _log.warning(
                 "segment %d, position %d: a change of the schema cannot be read (%s); the agent uses the schema of the node",
                 self._segment_id,
@@ -305,7 +323,7 @@ class MutationInterpreter:
         try:
             mutation = self._moments.decode(entry.payload, entry.position, version)
         except CommitLogReadError:
-            return  # it is settled at the end of the segment, too
+            return  # the end of the segment settles the places, too
         written = {cell.column.name for update in mutation.updates for row in update.rows for cell in row.cells}
         self.truncations_noted += "truncated_at" in written
         unsettled = self._moments.unsettled(self._segment_id, entry.position)
@@ -355,7 +373,7 @@ class MutationInterpreter:
             )
 
     def _until_written(self, action: Callable[[], _Result]) -> _Result:
-        """Reading may continue only when the write is durable. Raises StoppedError."""
+        """Repeat `action` until its write is durable: reading must not continue before. Raises StoppedError."""
         reported = ""
         while True:
             try:
@@ -392,7 +410,7 @@ class MutationInterpreter:
         self._moments.use(known)
         if known.tables != self._tables:
             self._use_tables(known)
-        # Equal tables may be in another order: one was dropped and made again.
+        # Equal mappings may have another order: a table may have been dropped and created again.
         self._tables = known.tables
         self._filter = self._wanted_filter
         self._leave_out()
@@ -405,7 +423,7 @@ class MutationInterpreter:
         self._hopeless.clear()
 
     def _leave_out(self) -> None:
-        """Find the tables that have no events, and those whose mutations need a closer check."""
+        """Find the tables that have no events, and the tables whose mutations need a closer check."""
         differing, tables = self._moments.ids, self._tables.values()
         admitted = [each for each in tables if self._filter.admits(each.keyspace, each.name)]
         published = {each.table_id.bytes for each in admitted if is_published(each) or each.table_id.bytes in differing}

@@ -1,4 +1,4 @@
-"""A mutation for a person: the output of `cdc decode --format pretty`.
+"""The output of `cdc decode --format pretty`: mutations in a form for people.
 
     CommitLog-7-1795228134954.log, position 94628, 942 bytes
       shop.orders  customer = "Ada"
@@ -9,7 +9,7 @@
         delete  id = 8  at 2026-01-01 00:00:05.000000
         delete  id from 9 up to 12 (not included)  at 2026-01-01 00:00:05.000000
 
-Times are UTC. A time of a cell stands behind it where it is not that of the line above. No value breaks a line. Pure.
+Times are UTC. The time of a cell follows the cell if it differs from the time of its row. No value breaks a line. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HAS_EMPTY_VALUE: Final = ("text", "ascii", "blob")
 
 
 def pretty_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> list[str]:
-    """The lines of one mutation; `segment` is the name of the file that the entry stands in."""
+    """The lines of one mutation; `segment` is the name of the entry's segment file."""
     lines = [f"{segment}, position {entry.position}, {entry.size} bytes"]
     for update in mutation.updates:
         lines += [f"  {line}" for line in _update(update)]
@@ -43,7 +43,7 @@ def pretty_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> lis
 
 
 def time_text(timestamp_us: int) -> str:
-    """Microseconds since the epoch as a time of day; the number where a calendar has no such day."""
+    """Microseconds since the epoch as date and time; the number if Python's calendar does not have that day."""
     try:
         return (_EPOCH + timedelta(microseconds=timestamp_us)).strftime("%Y-%m-%d %H:%M:%S.%f")
     except OverflowError:

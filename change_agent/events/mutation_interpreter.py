@@ -1,5 +1,4 @@
-"""MutationInterpreter: decodes entries to events with the schema of their time, and parks mutations that it cannot
-decode."""
+"""MutationInterpreter: decodes entries to events with the schema of their time, and parks what it cannot decode."""
 
 from __future__ import annotations
 

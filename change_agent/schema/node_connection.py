@@ -1,4 +1,7 @@
-"""NodeConnection: the agent's CQL queries to its node. Only it and `lean_imports` import cassandra-driver."""
+"""NodeConnection: the agent's CQL queries to its node.
+
+In the agent, only it and `lean_imports` import cassandra-driver.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,15 @@ from schemas.truncation import Truncation, truncations_of
 
 __all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
-# Exceptions by which the driver says that the node does not answer (now).
+# Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
     DriverException, NoHostAvailable, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints, OSError,
 )  # fmt: skip
 _TIMEOUT_S: Final = 10.0
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
-# Of the schema, until nothing changes meanwhile.
+# Maximum number of reads until the schema does not change during a read.
 _READS: Final = 10
-# A column that every statement which makes or alters the row writes.
+# By list: a column that every CREATE and ALTER statement writes again in its row.
 _WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
 
 token_of: Final[Callable[[bytes], int]] = murmur3
@@ -49,7 +52,7 @@ token_of: Final[Callable[[bytes], int]] = murmur3
 
 
 class NodeUnavailableError(CdcError):
-    """The node does not answer; it may later. `is_refusal`: it answers, and the role lacks a right."""
+    """The node does not answer now. `is_refusal`: it answered that the role lacks a permission."""
 
     def __init__(self, text: str, *, is_refusal: bool = False) -> None:
         super().__init__(text)
@@ -58,7 +61,7 @@ class NodeUnavailableError(CdcError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of the cluster, as another one knows it."""
+    """A node of the cluster, as this agent's node knows it."""
 
     host_id: UUID
     address: str
@@ -67,13 +70,13 @@ class Node:
 
 
 class LocalState(NamedTuple):
-    """The content of `system.local`; the last truncation of each table by its id."""
+    """The schema version and the last truncation by table id, from `system.local`."""
 
     schema_version: UUID
     truncations: Mapping[UUID, Truncation]
 
 
-# A row of an answer: the driver gives each column its own type.
+# A row of a result: the driver returns each column as its own Python type.
 _Answer = Mapping[str, Any]
 
 
@@ -82,7 +85,7 @@ class _Session(Protocol):
 
 
 class NodeConnection:
-    """A session with this agent's own node. Used by one thread; connects at the first question."""
+    """A session with this agent's own node. Used by one thread; connects at the first query."""
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class NodeConnection:
 
     @classmethod
     def of(cls, options: CassandraOptions) -> Self:
-        """A connection by the options of an agent or of a pipeline. Raises ConfigError."""
+        """A connection with the options of an agent or of a pipeline. Raises ConfigError."""
         return cls(
             contact_points=options.contact_points,
             port=options.port,
@@ -112,13 +115,13 @@ class NodeConnection:
         )
 
     def close(self) -> None:
-        """Close the session; the next question opens another."""
+        """Close the session. The next query opens another one."""
         if self._cluster is not None:
             self._cluster.shutdown()
         self._cluster = self._session = None
 
     def local(self) -> LocalState:
-        """The version of the schema that the node has now, and its truncations. Raises NodeUnavailableError."""
+        """The node's present schema version, and its truncations. Raises NodeUnavailableError."""
         [row] = self._ask("SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'")
         return LocalState(row["schema_version"], truncations_of(row["truncated_at"]))
 
@@ -129,7 +132,8 @@ class NodeConnection:
         for _ in range(_READS):
             others = self._lists(name for name in SELECTS if name not in _WRITTEN_WITH)
             behind = self._lists(_WRITTEN_WITH)
-            # Every CREATE, ALTER and DROP writes one of these rows: a table may be whole in one list and gone from another.
+            # Every CREATE, ALTER and DROP changes one of these rows. During such a change, a table may be complete in
+            # one list and missing in another.
             if behind == before:
                 return NodeSchema(node_id=local["host_id"], schema={**before, **others})
             before = behind
@@ -164,16 +168,16 @@ class NodeConnection:
         return {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in names}
 
     def settings(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Settings that the node runs with, by name; none before Cassandra 4.0. Raises NodeUnavailableError."""
+        """The node's present settings by name; empty before Cassandra 4.0. Raises NodeUnavailableError."""
         [local] = self._ask("SELECT release_version FROM system.local WHERE key = 'local'")
         if int(str(local["release_version"]).partition(".")[0]) < _FIRST_MAJOR_WITH_SETTINGS:
             return {}
-        # One by one: among the others are passwords.
+        # One query for each name: the table has passwords, too.
         asked = [self._ask(f"SELECT name, value FROM system_views.settings WHERE name = '{name}'") for name in names]
         return {str(row["name"]): str(row["value"]) for rows in asked for row in rows}
 
     def execute(self, statement: str, timeout_s: float) -> None:
-        """Execute a statement that answers nothing. Raises NodeUnavailableError."""
+        """Execute a statement without a result. Raises NodeUnavailableError."""
         self._ask(statement, timeout_s)
 
     def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[_Answer]:
@@ -189,7 +193,7 @@ class NodeConnection:
     def _connected(self) -> _Session:
         if self._session is None:
             profile = ExecutionProfile(
-                # system.local must be this node's, so no other host is ever asked.
+                # system.local must be this node's, so no other host is queried.
                 load_balancing_policy=WhiteListRoundRobinPolicy(self._contact_points),
                 row_factory=dict_factory,
                 request_timeout=_TIMEOUT_S,
@@ -210,7 +214,7 @@ class NodeConnection:
 
 
 def _dated(name: str) -> str:
-    """The question for one list, with the write time of its rows as `written_us`."""
+    """The query for one list, with the write time of its rows as `written_us`."""
     column = _WRITTEN_WITH.get(name)
     if column is None:
         return SELECTS[name]
@@ -218,7 +222,7 @@ def _dated(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """One line: what the node said, not what the driver wraps around it, and the option to check where it is known."""
+    """One line with the node's own message, without the driver's, and with the option to check if it is known."""
     cause = node_errors(error, NoHostAvailable)[0]
     text = one_line(cause)
     refusal = certificate_refusal(text)

@@ -1,7 +1,7 @@
 """SchemaHistory: every definition of every table that the agent has known, by table id and time, also after DROP.
 
-It learns from two sources: the node's answers, and the mutations of `system_schema` in the log. Everything is stored
-in the working directory (change_agent.schema.schema_store), so that the next process has the same without asking.
+It has two sources: the node's answers, and the mutations of `system_schema` in the log. Everything is stored in the
+working directory (change_agent.schema.schema_store), so that the next process has it without asking the node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger(__name__)
 _OLD_COPY: Final = "node-schema.json"
 # An older confirmation is still true; storing each would cost more than it is worth.
 _CONFIRM_INTERVAL_MS: Final = 5_000
-# For one table. Only places after the oldest unfinished segment can be asked for; for others, time decides.
+# Maximum for one table. Only places after the oldest unfinished segment are needed; for older ones, time decides.
 _PLACES_KEPT: Final = 200
 
 
@@ -45,11 +45,11 @@ class NodeSchema:
 
 
 class SchemaHistory:
-    """Keeps definitions. Its owner sees to it that one thread at a time calls.
+    """Keeps definitions. Its owner ensures that only one thread at a time uses it.
 
-    `tables` are the newest definitions by id, those that the node has last, and of two others the one that was made later:
-    of tables with one name, the last is the present one. `versions` are all definitions, of tables where it matters which
-    one is used.
+    `tables` has the newest definitions by id: first of the tables that the node no longer has, then of those that it
+    has, each sorted by time. So if several tables have the same name, the last one is the present table. `versions` has
+    all definitions of each table for which the choice of the definition matters.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -58,7 +58,7 @@ class SchemaHistory:
         self._definitions: Final[dict[UUID, list[Definition]]] = defaultdict(list)
         self._parsed: Final[dict[tuple[UUID, int, int], TableMetadata]] = {}
         self._types: Final[dict[str, list[UserTypeRow]]] = defaultdict(list)
-        # Definitions to be stored (True) or removed, of an `add` that could not write.
+        # Changes of an `add` that are not written yet: definitions to store (True) or to remove (False).
         self._unstored: Final[list[tuple[Definition, bool]]] = []
         self._stored_confirmed_ms = 0
         self.confirmed_at_ms = 0
@@ -68,10 +68,10 @@ class SchemaHistory:
         self.places: list[LogPlace] = []
 
     def load(self) -> None:
-        """Read what was stored. A damaged store is set aside and reported, and a new one begins.
+        """Read the stored history. A damaged store is set aside and logged, and a new one begins.
 
-        Raises UnwritableFileError, because a full disk does not mean that the stored state is damaged; may be called
-        again then.
+        Raises UnwritableFileError, because a full disk does not mean that the stored state is damaged. `load` may then
+        be called again.
         """
         try:
             self._load()
@@ -84,7 +84,7 @@ class SchemaHistory:
             self._take_over_old_copy()
 
     def close(self) -> None:
-        """Store the last confirmation, and let go of the file."""
+        """Store the time of the last confirmation, and close the file."""
         if self._store is not None:
             try:
                 self._store_confirmed()
@@ -94,7 +94,10 @@ class SchemaHistory:
             self._store = None
 
     def add(self, read: NodeSchema) -> None:
-        """Take what the node says now, keep what it no longer says. Raises SystemSchemaError, UnwritableFileError."""
+        """Take the node's present definitions, and keep those that it no longer has.
+
+        Raises SystemSchemaError, UnwritableFileError.
+        """
         found = rows_by_table(read.schema)
         parsed = tables_of(read.schema)
         changed: list[Definition] = []
@@ -124,18 +127,18 @@ class SchemaHistory:
             self.node_id = read.node_id
 
     def confirm(self, time_ms: int) -> None:
-        """The node says that its schema at `time_ms` (since the epoch) is the latest that was added."""
+        """Note that the schema added last was the node's schema at `time_ms` (since the epoch)."""
         # It may be an earlier time than before: the clock was set back.
         self.confirmed_at_ms = time_ms
         if abs(time_ms - self._stored_confirmed_ms) >= _CONFIRM_INTERVAL_MS:
             self._store_confirmed()
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> bool:
-        """Take what the log says at this place; durable when it returns. True when it brought definitions.
+        """Store a change of the schema at this position of the log. Return True if it added definitions.
 
         Raises SystemSchemaError, UnwritableFileError.
         """
-        # A schema that the node returned while the disk was full is known already, but is not used before it is stored.
+        # The node may have returned a schema while the disk was full. It is not used before it is stored.
         self._store_added()
         types = [
             UserTypeRow(keyspace=each.keyspace, name=each.name, since_us=each.since_us, row=each.row)
@@ -166,18 +169,21 @@ class SchemaHistory:
         return bool(definitions)
 
     def settle(self, places: Iterable[LogPlace]) -> None:
-        """From here on the node uses the definitions of these places."""
+        """Note that all entries that are read from now on were written with the definitions of these places."""
         for each in places:
             each.settled = True
         self._opened().put_places(places)
 
     def forget_places_before(self, segment_id: int, position: int) -> None:
-        """A part of the log is missing there: places before it say nothing about what follows."""
+        """Remove the places up to this position.
+
+        A part of the log is missing there, so they prove nothing for later entries.
+        """
         self.places = [each for each in self.places if (each.segment_id, each.position) > (segment_id, position)]
         self._opened().remove_places_before(segment_id, position)
 
     def archived(self, node_id: UUID, began_ms: int) -> ArchivedSchema:
-        """All that is known, for the archive of segments of this node, which began then (since the epoch)."""
+        """The whole history, for an archive of this node's segments that began at `began_ms` (since the epoch)."""
         return ArchivedSchema(
             node_id=node_id,
             began_ms=began_ms,
@@ -277,7 +283,7 @@ class SchemaHistory:
             self._stored_confirmed_ms = self.confirmed_at_ms
 
     def _store_added(self) -> None:
-        """Make what the node said durable, then go by it. Raises UnwritableFileError."""
+        """Store the definitions of the node's answer, then use them. Raises UnwritableFileError."""
         if self._unstored:
             self._opened().put_definitions(
                 [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
@@ -286,9 +292,10 @@ class SchemaHistory:
             self._unstored.clear()
 
     def _replace(self, definition: Definition) -> list[Definition]:
-        """Put a definition in its place; those that it stands for from now on."""
+        """Add a definition. Return the definitions that it replaces and that have to be removed from the store."""
         others = self._definitions[definition.table_id]
-        # A copy without a time is from an earlier version: the node sends the same again, with its time.
+        # A definition without a time is from an earlier version of the agent. The node returns the same one with its
+        # time.
         undated = [each for each in others if each.since_us == 0 and _is_same(each, definition.rows)]
         gone = [each for each in others if each in undated or each.key == definition.key]
         self._definitions[definition.table_id] = [*(each for each in others if each not in gone), definition]
@@ -297,7 +304,7 @@ class SchemaHistory:
         return [each for each in gone if each.key != definition.key]
 
     def _altered(self, change: TableChange) -> Definition | None:
-        """The definition after a change that was unknown; None if it was known, or if too little is known."""
+        """The definition after a change; None if it is known already, or if no definition to change is known."""
         known = sorted(self._definitions.get(change.table_id, ()), key=lambda each: each.since_us)
         if any(each.since_us == change.since_us for each in known):
             return None
@@ -327,7 +334,7 @@ class SchemaHistory:
         self.versions = versions
 
     def _life(self, table_id: UUID) -> tuple[bool, int]:
-        """By what tables are sorted: whether the node has the table, then since when its newest definition is there."""
+        """Sort key of a table: True if the node has the table, then the time of its newest definition."""
         definitions = self._definitions[table_id]
         return any(each.present for each in definitions), max(each.since_us for each in definitions)
 
@@ -337,16 +344,16 @@ class SchemaHistory:
 
 
 def read_newest_tables(path: Path) -> dict[UUID, TableMetadata]:
-    """Every table that an agent has known, by id, by its newest definition; the agent may be running.
+    """The newest definition of every table that an agent has known, by id. The agent may be running.
 
     Raises DamagedFileError, SystemSchemaError.
     """
-    # In the order of time, so that the newest of each stays.
+    # The definitions are sorted by time, so the newest one of each table stays.
     return {each.table_id: tables_of(each.rows)[each.table_id] for each in read_definitions(path)}
 
 
 def _unless_to_come(time_ms: int) -> int:
-    """0, which is unknown, for a time that a clock gave before it was set back."""
+    """`time_ms`; 0, which means unknown, if it is in the future because the clock was set back."""
     return time_ms if time_ms <= time.time_ns() // 1_000_000 else 0
 
 

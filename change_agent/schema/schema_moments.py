@@ -1,6 +1,6 @@
-"""SchemaMoments: the definitions with which an entry of the log is read, if its tables had several.
+"""SchemaMoments: chooses the definitions to decode an entry with, if its tables had several.
 
-Most entries never come here: their tables had one definition, or all their definitions read the same bytes and agree
+Most entries do not need this: their tables had one definition, or all their definitions decode the same bytes and agree
 on `cdc`.
 """
 
@@ -23,13 +23,13 @@ from schemas.table_metadata import TableMetadata
 
 __all__ = ["SchemaMoments", "SchemaOfLog"]
 
-# Sets of definitions whose decoders are kept.
+# Maximum number of cached decoders, one for each set of definitions.
 _KEPT_DECODERS: Final = 64
 _LAST_US: Final = 2**63 - 1
 
 
 class SchemaOfLog(Protocol):
-    """Tables and their definitions, of an agent's KnownTables or of an archive."""
+    """Tables and their definitions: an agent's KnownTables, or the schema of an archive."""
 
     @property
     def tables(self) -> Mapping[UUID, TableMetadata]:
@@ -37,18 +37,21 @@ class SchemaOfLog(Protocol):
 
     @property
     def versions(self) -> Mapping[UUID, TableVersions]:
-        """All definitions of tables where it matters which one is used."""
+        """All definitions of each table for which the choice of the definition matters."""
 
     @property
     def places(self) -> Sequence[LogPlace]:
-        """Where the log begins them."""
+        """Positions in the log where definitions begin."""
 
 
 class SchemaMoments:
-    """Used by the reader's thread. `ids` are those tables whose entries have to be asked about here."""
+    """Chooses definitions for entries. Used by the reader's thread.
+
+    `ids` are the tables for which the definition has to be chosen.
+    """
 
     def __init__(self, finished: SegmentIds) -> None:
-        # Segments that were read to their end: nothing of the log is missing between two of them.
+        # Segments that were read to their end. No part of the log is missing within a run of consecutive ids.
         self._complete = finished
         self._tables: Mapping[UUID, TableMetadata] = {}
         self._versions: Mapping[UUID, TableVersions] = {}
@@ -57,7 +60,7 @@ class SchemaMoments:
         self._segment_id = -1
         self._unbroken_from = 0
         self._earliest_us = self._latest_us = self._confirmed_us = 0
-        # The newest segment of which something was read, and until when it was written.
+        # The newest segment that was read, and the time until which its entries that were read were written.
         self._read_segment_id = self._read_until_us = 0
         self.ids: frozenset[bytes] = frozenset()
 
@@ -73,10 +76,13 @@ class SchemaMoments:
         self.ids = frozenset(table_id.bytes for table_id in known.versions)
 
     def begin(self, segment_id: int, latest_ms: int, confirmed_ms: int, *, goes_back: bool = False) -> None:
-        """The next entries are of the segment with this key, written at or before `latest_ms`; the schema was read at
-        `confirmed_ms`. `goes_back`: entries of it that were read before come once more."""
-        # The log is read in the order in which it was written. So the latest time of the entries before is the earliest
-        # time of these, unless the reader went back to an earlier segment, or the clock was set back.
+        """Begin with entries of the segment with this key, which were written at or before `latest_ms`.
+
+        The node confirmed the schema at `confirmed_ms`. `goes_back`: entries of the segment that were read before are
+        read again.
+        """
+        # The log is read in the order in which it was written. So the latest time of the earlier entries is the
+        # earliest time of these, unless the reader went back to an earlier segment, or the clock was set back.
         is_next = segment_id >= self._read_segment_id and self._read_until_us <= latest_ms * 1000 and not goes_back
         self._earliest_us = self._read_until_us if is_next else 0
         self._latest_us, self._confirmed_us = latest_ms * 1000, confirmed_ms * 1000
@@ -85,35 +91,38 @@ class SchemaMoments:
             self._segment_id, self._unbroken_from = segment_id, segment_id if before is None else before
 
     def note_read(self, segment_id: int, until_ms: int) -> None:
-        """Everything of the segment that was written until then (since the epoch) was read."""
+        """Note that everything of the segment that was written until `until_ms` (since the epoch) was read."""
         if segment_id >= self._read_segment_id:
             self._read_segment_id, self._read_until_us = segment_id, until_ms * 1000
 
     def end(self, segment_id: int) -> None:
-        """The segment was read to its end."""
+        """Note that the segment was read to its end."""
         self._complete = self._complete.adding([segment_id])
 
     def follows(self, segment_id: int) -> bool:
-        """True when nothing of the log is missing before this segment."""
+        """True if the segment before this one was read to its end, so that no part of the log is missing in between."""
         return self._first_of_run_before(segment_id) is not None
 
     def _first_of_run_before(self, segment_id: int) -> int | None:
-        """Nothing of the log is missing between that segment and this one. What is read again is not in the log's order."""
+        """The first of the unbroken run of completely read segments before this one; None if there is no run.
+
+        None also for a segment that is read again, because it is not read in the order of the log.
+        """
         return None if is_read_again(SegmentKey(segment_id)) else self._complete.first_of_run(segment_id - 1)
 
     def unsettled(self, segment_id: int, position: int) -> list[LogPlace]:
-        """Places before this one behind which the node may still have used the definition before."""
+        """Places before this position after which the node may still have used the previous definition."""
         found = [each for places in self._places.values() for each in places if not each.settled]
         return [each for each in found if _is_before(each, segment_id, position)]
 
     def decoders(self, payload: bytes, position: int) -> Iterator[MutationDecoder]:
-        """Decoders for an entry that ends at `position`: the right one, then others to try when the bytes do not fit."""
+        """Decoders for an entry that ends at `position`: the best one, then others to try if the bytes do not fit."""
         yield from self._decoders_of(self._choices(payload, position))
 
     def decode(self, payload: bytes, position: int, version: int) -> Mutation:
-        """The mutation of an entry that ends at `position`, by the first decoder that fits.
+        """The mutation of an entry that ends at `position`, decoded by the first decoder that fits.
 
-        Raises CommitLogReadError, the first one, if none does.
+        If no decoder fits, raises the CommitLogReadError of the first one.
         """
         failure: CommitLogReadError | None = None
         for decoder in self.decoders(payload, position):
@@ -125,7 +134,7 @@ class SchemaMoments:
         raise failure
 
     def parked_decoders(self, payload: bytes) -> Iterator[MutationDecoder]:
-        """The same for a mutation of which only its own write time is known."""
+        """Decoders for a parked mutation: only its own write time is used to choose them."""
         when = WrittenWhen(written_us=_written_us(payload), earliest_us=0, latest_us=_LAST_US, confirmed_us=0)
         yield from self._decoders_of({each: self._versions[each].definitions(when, None) for each in self._versions})
 
@@ -159,7 +168,7 @@ class SchemaMoments:
                 last = place
         if last is None or (last.segment_id < self._unbroken_from and not versions.is_last(last.since_us, when)):
             return None
-        # The node takes its changes one by one: a segment that ends has the end of them all.
+        # The node makes its changes one by one. So every change in an earlier segment is complete in this one.
         return LogEvidence(since_us=last.since_us, settled=last.settled or last.segment_id < self._segment_id)
 
     def _decoder(self, chosen: Mapping[UUID, TableMetadata]) -> MutationDecoder:
@@ -173,7 +182,10 @@ class SchemaMoments:
 
 
 def _is_before(place: LogPlace, segment_id: int, position: int) -> bool:
-    """Whether the log has the place before this one. Of segments that are read again, only one's own places surely are."""
+    """True if the log has the place before this position.
+
+    A segment that is read again is compared only with its own places: the order of the others is not known.
+    """
     is_comparable = min(place.segment_id, segment_id) >= 0 or place.segment_id == segment_id
     return is_comparable and (place.segment_id, place.position) < (segment_id, position)
 

@@ -22,7 +22,7 @@ from schemas.table_metadata import ColumnMetadata
 __all__ = ["SCHEMA_KEYSPACE", "SchemaChange", "TableChange", "TypeChange", "schema_change_of"]
 
 SCHEMA_KEYSPACE: Final = "system_schema"
-# Columns that a definition is made of, by the list that SystemSchema has them in.
+# Columns that are part of a definition, by their list in SystemSchema.
 _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
     "tables": frozenset({"id", "flags", "cdc"}),
     "views": frozenset({"id", "cdc"}),
@@ -34,9 +34,10 @@ _COLUMNS: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A table was made or altered. `list_name` is `tables` or `views`; `row` the row of it that was written.
+    """A table was created or altered. `list_name` is `tables` or `views`; `row` is the row written in that list.
 
-    `columns` and `dropped_columns` are the rows that were written, `removed` the names of columns whose row was deleted.
+    `columns` and `dropped_columns` are the rows written in these lists. `removed` has the names of columns whose row
+    was deleted.
     """
 
     table_id: UUID
@@ -52,7 +53,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeChange:
-    """A user type was made or altered."""
+    """A user type was created or altered."""
 
     keyspace: str
     name: str
@@ -70,7 +71,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WrittenRow:
-    """A row of one list. `since_us` is None when nothing of it was written, only deleted."""
+    """A row of one list. `since_us` is None if the mutation writes no value of the row, only deletions."""
 
     list_name: str
     table: str

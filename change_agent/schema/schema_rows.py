@@ -1,4 +1,4 @@
-"""Rows of `system_schema`, table by table: taken from a node's answer, or made from the log. Pure."""
+"""Rows of `system_schema`, table by table: taken from a node's answer, or built from the log. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TableRows", "altered", "is_whole", "rows_by_table"]
 
 # A name of CQL: quoted, or plain.
 _NAME: Final = re.compile(r'"((?:[^"]|"")+)"|(\w+)')
-# Added to each row that is asked for: write time in microseconds of what says when the row was made.
+# Added to each row that is queried: the write time in microseconds of a column that each CREATE and ALTER writes.
 _WRITTEN: Final = "written_us"
 
 _TypesByName = Mapping[str, Row]
@@ -32,8 +32,8 @@ class TableRows(NamedTuple):
 def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
     """The rows of each table and view, by table id. Rows without a write time count as written at 0.
 
-    A table without columns is left out: half of one, as a node may keep that was killed in a CREATE or DROP TABLE. The node
-    itself has none by it (o.a.c.schema.SchemaKeyspace.MissingColumns).
+    A table without columns is left out. A node that was killed during CREATE or DROP TABLE may keep such incomplete
+    rows; it ignores them itself (o.a.c.schema.SchemaKeyspace.MissingColumns).
     """
     types: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in schema.get("types", ()):
@@ -59,12 +59,12 @@ def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
 
 
 def is_whole(change: TableChange) -> bool:
-    """True when a change says all there is about a table: it is made."""
+    """True if a change has the complete definition of a table, which means that it creates the table."""
     return any(row.get("kind") == "partition_key" for row in change.columns)
 
 
 def altered(base: SystemSchema | None, change: TableChange, types: _TypesByName) -> SystemSchema:
-    """The rows of a table after a change; `base` has those before it, if there were any.
+    """The rows of a table after a change; `base` has the rows before it, if there were any.
 
     `types` are the keyspace's user types at that time, by name.
     """
@@ -94,7 +94,7 @@ def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _used_types(columns: Iterable[Row], types: _TypesByName) -> list[Row]:
-    """The user types that columns use, and those that they use, by name."""
+    """The user types that columns use, directly or through other user types, sorted by name."""
     used: dict[str, Row] = {}
     texts = [str(column["type"]) for column in columns] if types else []
     while texts:

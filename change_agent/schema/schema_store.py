@@ -5,13 +5,14 @@
       definition   one row for each definition that a table had under its id
         table_id, since_us, types_since_us   when the statement that made it was written, the same of its user types
         confirmed_ms                         when the node last had this definition; 0 if it is known from the log only
-        present                              1: it is what the node said last, so meta's confirmed_ms counts for it
+        present                              1: the node's last answer has it, so meta's confirmed_ms counts for it
         rows, crc                            rows of system_schema as JSON (schemas.system_schema), CRC32 of the text
       user_type    keyspace, name, since_us, row, crc: for tables that are known from the log only
       change       where in the log a definition begins
         segment_id, position, table_id, since_us, settled
 
-One writer; a transaction is durable when it returns. `confirmed_ms` is written seldom: an older one is still true.
+There is one writer. A transaction is durable when it returns. `confirmed_ms` is written seldom: an older value is still
+true.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ __all__ = ["Definition", "LogPlace", "SchemaStore", "UserTypeRow", "read_definit
 
 _NAME: Final = "schema.sqlite"
 _FORMAT: Final = 1
-# A page has 4 KiB. SQLite's default of 1,000 lets the log of a small database, written to every few seconds, grow for hours.
+# Size at which SQLite empties its write-ahead log, in pages of 4 KiB. With the default of 1,000 pages, the log of a
+# small database that is written every few seconds grows for hours.
 _LOG_PAGES: Final = 32
 _STATEMENTS: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -57,7 +59,7 @@ _PUT_DEFINITION: Final = "INSERT OR REPLACE INTO definition VALUES (?, ?, ?, ?, 
 
 @dataclass(slots=True, kw_only=True)
 class Definition:
-    """One row of `definition`; what the node confirms is written into it as time goes on."""
+    """One row of `definition`. `confirmed_ms` and `present` are updated with the node's answers."""
 
     table_id: UUID
     since_us: int
@@ -84,9 +86,9 @@ class UserTypeRow:
 
 @dataclass(slots=True, kw_only=True)
 class LogPlace:
-    """One row of `change`: after this place of the log the table has the definition of `since_us`.
+    """One row of `change`: after this position of the log the table has the definition of `since_us`.
 
-    `settled`: the node is known to have used the definition before whatever is read next.
+    `settled`: the node certainly used the definition for all entries that are read from now on.
     """
 
     segment_id: int
@@ -102,7 +104,10 @@ def schema_bytes(directory: Path) -> int:
 
 
 class SchemaStore:
-    """Owns the file. The constructor raises DamagedFileError. Only one thread at a time may call."""
+    """Owns the file. Only one thread at a time may use it.
+
+    The constructor raises DamagedFileError, StateFormatError, UnwritableFileError.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path: Final = directory / _NAME
@@ -110,21 +115,21 @@ class SchemaStore:
         self._database.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._database.close()
 
     def meta(self, name: str) -> str | None:
-        """One value, None where it was never set."""
+        """One value of `meta`; None if it was never set."""
         found = self._database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if found is None else str(found[0])
 
     def set_meta(self, name: str, value: str) -> None:
-        """Set one value."""
+        """Set one value of `meta`."""
         with transaction(self._database):
             self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def definitions(self) -> list[Definition]:
-        """All of them, by table and time. Raises DamagedFileError."""
+        """All definitions, sorted by table and time. Raises DamagedFileError."""
         return _definitions(self._database)
 
     def put_definitions(self, definitions: Iterable[Definition], gone: Iterable[Definition] = ()) -> None:
@@ -142,7 +147,7 @@ class SchemaStore:
                 self._database.execute(_PUT_DEFINITION, key + content)
 
     def user_types(self) -> list[UserTypeRow]:
-        """All of them, by time. Raises DamagedFileError."""
+        """All definitions of user types, sorted by time. Raises DamagedFileError."""
         rows = self._select("SELECT * FROM user_type ORDER BY since_us")
         return [
             UserTypeRow(keyspace=keyspace, name=name, since_us=since_us, row=_decoded(text, crc))
@@ -160,7 +165,7 @@ class SchemaStore:
                 )
 
     def places(self) -> list[LogPlace]:
-        """All of them, in the order of the log. Raises DamagedFileError."""
+        """All places, in the order of the log. Raises DamagedFileError."""
         rows = self._select("SELECT * FROM change ORDER BY segment_id, position")
         return [
             LogPlace(
@@ -174,7 +179,7 @@ class SchemaStore:
         ]
 
     def put_places(self, places: Iterable[LogPlace]) -> None:
-        """Store places, new or settled by now."""
+        """Store places that are new or newly settled."""
         with transaction(self._database):
             self._database.executemany(
                 "INSERT OR REPLACE INTO change VALUES (?, ?, ?, ?, ?)",
@@ -185,7 +190,7 @@ class SchemaStore:
             )
 
     def remove_places_before(self, segment_id: int, position: int) -> None:
-        """Forget the places at or before this one."""
+        """Remove the places at or before this position."""
         with transaction(self._database):
             self._database.execute(
                 "DELETE FROM change WHERE segment_id < ? OR (segment_id = ? AND position <= ?)",
@@ -193,7 +198,7 @@ class SchemaStore:
             )
 
     def remove_places(self, places: Iterable[LogPlace]) -> None:
-        """Forget these places."""
+        """Remove these places."""
         with transaction(self._database):
             self._database.executemany(
                 "DELETE FROM change WHERE segment_id = ? AND position = ? AND table_id = ?",
@@ -205,7 +210,10 @@ class SchemaStore:
 
 
 def read_definitions(path: Path) -> list[Definition]:
-    """All definitions of a store, by table and time; an agent may be writing to it. Raises DamagedFileError."""
+    """All definitions of a store, sorted by table and time.
+
+    An agent may write to it meanwhile. Raises DamagedFileError.
+    """
     try:
         with closing(open_to_read(path)) as database:
             return _definitions(database)

@@ -1,7 +1,8 @@
 """TableMetadataProvider: all tables of the node, kept up to date by a separate thread.
 
-An answer that is older than the bytes that it explains may be wrong: a table that got `cdc = true` a moment ago would
-be skipped silently. So the reader asks for metadata "as of" a moment, and learns if the node has confirmed it since.
+Metadata that is older than the entries that it explains may be wrong: a table that got `cdc = true` a moment ago would
+be skipped silently. So the reader asks for metadata "as of" a time, and gets it only if the node has confirmed it at or
+after that time.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from schemas.truncation import Truncation
 __all__ = ["KnownTables", "TableMetadataProvider"]
 
 _log: Final = logging.getLogger(__name__)
-# The node is on this machine, so an attempt is cheap; and until one succeeds nothing that is not synced is read.
+# The node is on this machine, so an attempt is cheap. Until one succeeds, entries that are not synced are not read.
 _BACKOFF: Final = Backoff(0.5, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTables:
-    """All tables by id, dropped ones included and first, by their newest definition. A changed schema has another `version`.
+    """All tables by id, with their newest definition. Dropped tables are included, and come first.
 
-    `versions` has the definitions of tables where it matters which one is used; `places` where the log begins them;
-    `confirmed_at_ms` is when the node was last asked.
+    A changed schema has another `version`. `versions` has all definitions of each table for which the choice of the
+    definition matters. `places` are the positions in the log where definitions begin. `confirmed_at_ms` is the time of
+    the last question that the node answered.
     """
 
     version: int
@@ -53,10 +55,10 @@ class KnownTables:
 
 
 class TableMetadataProvider(Stage):
-    """Asks the node for its schema: at the interval, and when the reader wants it now. Owns connection and history.
+    """Asks the node for its schema, at the interval and when the reader needs it. Owns connection and history.
 
-    `known`, `as_of` and reports about the log are for other threads; the rest happens on the provider's thread. The
-    history is used under the condition's lock.
+    Other threads use `known`, `as_of`, and the methods that report changes of the log. Everything else runs on the
+    provider's thread. The history is used under the condition's lock.
     """
 
     def __init__(self, connection: NodeConnection, history: SchemaHistory, interval_s: float) -> None:
@@ -75,17 +77,18 @@ class TableMetadataProvider(Stage):
         self._archived: tuple[int, ArchivedSchema] | None = None
         self.refreshes = 0
         self.problem: str | None = None
-        # Replaced as a whole: the nodes of the cluster, the replication of each keyspace, and the keyspaces whose writes are not
-        # in the commit log, by the node's last answer.
+        # From the node's last answer, each replaced as a whole: the nodes of the cluster, the replication of each
+        # keyspace, and the keyspaces whose writes are not in the commit log.
         self.nodes: Sequence[Node] = ()
         self.replication: Mapping[str, Mapping[str, str]] = {}
         self.unlogged_keyspaces: frozenset[str] = frozenset()
-        # The same: the last truncation of each table, and the tables that there are, by id; None before the first answer.
+        # Likewise: the last truncation by table id, and the ids of the tables that the node has (None before its first
+        # answer).
         self.truncations: Mapping[UUID, Truncation] = {}
         self.present: frozenset[UUID] | None = None
 
     def start(self) -> None:
-        """Load the copy of the working directory and begin to ask the node."""
+        """Load the schema that the working directory has, and start to ask the node."""
         self._history.load()
         self._confirmed_at_ms = self._history.confirmed_at_ms
         self._publish()
@@ -104,22 +107,24 @@ class TableMetadataProvider(Stage):
 
     @property
     def known(self) -> KnownTables | None:
-        """The known schema; None before the first answer of the node, if there is no copy."""
+        """The newest known schema; None before the node's first answer if no schema was stored."""
         return self._known
 
     @property
     def node_id(self) -> UUID | None:
-        """The node's host id; None before its first answer, where there is no copy."""
+        """The node's host id; None before its first answer if no schema was stored."""
         return None if self._known is None else self._known.node_id
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
-        """Tables that the node confirmed at or after `time_ms`; None when it did not answer in time, at once while it is away.
+        """The schema, if the node confirmed it at or after `time_ms`; else None.
 
-        `reread` asks for all of the schema even when the node says that its version is the same.
+        None comes after the timeout, or at once while the node does not answer. `reread` reads the whole schema again
+        even if its version is the same.
         """
         with self._changed:
             now_ms = time.time_ns() // 1_000_000
-            # The clock may have been set back since: nothing was or will be confirmed for a time to come.
+            # The clock may have been set back. A `time_ms` in the future then means now, and a confirmation in the
+            # future is dropped.
             time_ms = min(time_ms, now_ms)
             if self._confirmed_at_ms > now_ms:
                 self._note_confirmed(0)
@@ -136,26 +141,32 @@ class TableMetadataProvider(Stage):
         return self._confirmed_at_ms >= time_ms and self._known is not None and not self._reread_wanted
 
     def note(self, change: SchemaChange, segment_id: int, position: int) -> KnownTables | None:
-        """Take what a mutation of `system_schema` at this place says; what is known then. Raises SystemSchemaError."""
+        """Take a change of the schema at this position of the log. Return the schema after it.
+
+        Raises SystemSchemaError, UnwritableFileError.
+        """
         with self._changed:
             self._history.note(change, segment_id, position)
             self._publish()
             return self._known
 
     def settle(self, places: Sequence[LogPlace]) -> None:
-        """From here on in the log the node uses the definitions of these places."""
+        """Note that all entries that are read from now on were written with the definitions of these places."""
         with self._changed:
             self._history.settle(places)
 
     def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
-        """Something of the log is missing there; what is known then."""
+        """Note that a part of the log before this position is missing. Return the known schema."""
         with self._changed:
             self._history.forget_places_before(segment_id, position)
             self._publish()
             return self._known
 
     def archived_schema(self, began_ms: int) -> ArchivedSchema | None:
-        """The history for an archive that began then; the same object as long as nothing changes. None: the node is not known."""
+        """The schema history for an archive that began at `began_ms`; None while the node's id is not known.
+
+        The object stays the same until the schema changes.
+        """
         with self._changed:
             known = self._known
             if known is None:
@@ -177,7 +188,7 @@ class TableMetadataProvider(Stage):
             )
 
     def run(self) -> None:
-        """Ask the node at the interval, and when somebody wants it."""
+        """Ask the node at the interval, and when a caller of `as_of` waits for an answer."""
         while not self.stopping.is_set():
             self._ask_or_wait()
 
@@ -185,13 +196,14 @@ class TableMetadataProvider(Stage):
         try:
             self._ask()
         except (CdcError, sqlite3.Error, OSError) as error:
-            # The node is away, or the disk of the history is full: without either nothing new can be explained.
+            # The node does not answer, or the history cannot be written: new definitions cannot be used until both
+            # work.
             with self._changed:
                 self._failures += 1
                 self.problem = str(error)
                 self._changed.notify_all()
             self._notices.say("node", f"waiting for the schema: {error}")
-            # While the node is away the back-off decides, whatever the reader wants.
+            # While the node does not answer, the back-off alone decides when to ask again.
             self._wait(_BACKOFF.pause_s(self._failures), lambda: False)
         else:
             self._notices.clear("node", "the node answers again")
@@ -221,7 +233,7 @@ class TableMetadataProvider(Stage):
             self.truncations = truncations
         with self._changed:
             if read is not None:
-                # It counts as confirmed only when it is durable: before, what is known is older.
+                # It counts as confirmed only when it is stored: until then, the known schema is an older one.
                 self._history.add(read)
                 self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
                 self.refreshes += 1
@@ -229,7 +241,7 @@ class TableMetadataProvider(Stage):
                 self._publish()
             self._history.confirm(asked_at_ms)
             self._note_confirmed(asked_at_ms)
-            # Else the node would be asked without a pause after the clock was set back.
+            # A wanted time in the future, after the clock was set back, would let the node be asked without a pause.
             self._wanted_at_ms = min(self._wanted_at_ms, time.time_ns() // 1_000_000)
             if reread:
                 self._reread_wanted = False
@@ -243,7 +255,7 @@ class TableMetadataProvider(Stage):
 
 
 def _replication(schema: SystemSchema) -> dict[str, dict[str, str]]:
-    """By keyspace: its replication options, such as `class` and `replication_factor`."""
+    """Replication options by keyspace, such as `class` and `replication_factor`."""
     return {
         str(row["keyspace_name"]): {str(name): str(value) for name, value in options.items()}
         for row in schema.get("keyspaces", ())

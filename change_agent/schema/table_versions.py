@@ -1,13 +1,13 @@
-"""TableVersions: the definitions that one table had under its id, and the one that explains a mutation.
+"""TableVersions: the definitions that one table had under its id, and the choice of the one for a mutation.
 
-A mutation names its columns. It has neither their types nor whether the table had `cdc = true`. Two sources show
-this:
+A mutation has the names of its columns. It has neither their types nor the table's `cdc` option. Two sources show
+these:
 
 - The log. A change of the schema is itself a mutation of `system_schema`, in the same log as the writes before and
   after it. If nothing is missing in between, the log gives the exact position of the change.
 - Time. The node says when a definition was written, and until when it was the current one.
 
-If it is not known, a mutation counts as written with `cdc = true`. Pure.
+If neither source decides, a mutation counts as written with `cdc = true`. Pure.
 
 Cassandra source: o.a.c.schema.SchemaKeyspace, o.a.c.db.SystemKeyspace.updateSchemaVersion.
 """
@@ -24,9 +24,9 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, Ta
 
 __all__ = ["LogEvidence", "TableVersion", "TableVersions", "WrittenWhen"]
 
-# A write that was under way when the flag changed: Cassandra gives up on writes after 2 s by default.
+# How long a write may have been under way when `cdc` changed: Cassandra gives up on writes after 2 s by default.
 _IN_FLIGHT_US: Final = 10_000_000
-# For the clocks of nodes and agent, and for the sync period between an entry and the index that covers it.
+# Tolerance for the clocks of nodes and agent, and for the sync period between an entry and the index that covers it.
 _MARGIN_US: Final = 15_000_000
 
 _Layout = tuple[bool, bool, int]
@@ -34,10 +34,10 @@ _Layout = tuple[bool, bool, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """One definition. `since_us`: write time of the statement that made it (microseconds), 0 when not known.
+    """One definition. `since_us`: write time of the statement that made it (microseconds); 0 if not known.
 
-    `confirmed_us`: the last moment (microseconds, the agent's clock) when the node said that it is the present one; None
-    when it is, 0 when the node never said it.
+    `confirmed_us`: the last time (microseconds, the agent's clock) when the node confirmed it as the present
+    definition. None: it is the present definition. 0: the node never confirmed it.
     """
 
     table: TableMetadata
@@ -47,7 +47,10 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvidence:
-    """The log says that this definition is the last before a mutation. `settled`: the node used it by then, for sure."""
+    """Evidence of the log: the last definition before a mutation is the one of `since_us`.
+
+    `settled`: the node certainly used this definition for the mutation.
+    """
 
     since_us: int
     settled: bool
@@ -55,9 +58,9 @@ class LogEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenWhen:
-    """When a mutation was written (microseconds): its own lowest write time, which a client may choose, and bounds.
+    """Time of a mutation (microseconds): its own lowest write time, which a client may choose, and two bounds.
 
-    `confirmed_us` is when the node last said which definitions are the present ones.
+    `confirmed_us` is the time when the node last confirmed the present definitions.
     """
 
     written_us: int
@@ -68,7 +71,7 @@ class WrittenWhen:
 
 @final
 class TableVersions:
-    """The definitions of one table id, never empty. `newest` is the last; `differ` says whether the choice matters."""
+    """The definitions of one table id, at least one. `newest` is the last; `differ` is True if the choice matters."""
 
     def __init__(self, versions: Sequence[TableVersion]) -> None:
         self._versions: Final = sorted(versions, key=lambda each: each.since_us)
@@ -78,14 +81,14 @@ class TableVersions:
         self._made: Final[dict[tuple[int, bool], TableMetadata]] = {}
 
     def is_last(self, since_us: int, when: WrittenWhen) -> bool:
-        """True when the definition of `since_us` is the last that there was before anything that `when` says."""
+        """True if the definition of `since_us` is the newest one, and the node still had it after `when.latest_us`."""
         newest = self._versions[-1]
         return newest.since_us == since_us and newest.confirmed_us is None and when.confirmed_us >= when.latest_us
 
     def definitions(self, when: WrittenWhen, evidence: LogEvidence | None) -> tuple[TableMetadata, ...]:
-        """The definition that fits a mutation, followed by others to try if the bytes do not fit it.
+        """The definition for a mutation, followed by others to try if the bytes do not fit it.
 
-        `cdc` of all of them says whether the mutation is to be published.
+        All of them have the same `cdc`: True if the mutation has to be published.
         """
         at = self._at(when, evidence)
         captured = self._is_captured(at, when, evidence)
@@ -115,10 +118,13 @@ class TableVersions:
         return when.latest_us > until_us - _MARGIN_US
 
     def _definition(self, at: int, captured: bool) -> TableMetadata:
-        """The same object for the same answer, for others keep what they worked out of it."""
+        """A definition with this `cdc`.
+
+        Equal calls return the same object, because callers cache values for each object.
+        """
         table = self._made.get((at, captured))
         if table is None:
-            # Keys have today's names: the connector reads the row by these names.
+            # Key columns have their newest names: the connector reads the row by these names.
             newest = self.newest
             table = self._made[at, captured] = replace(
                 self._versions[at].table,
@@ -136,11 +142,11 @@ def _layouts(table: TableMetadata) -> dict[tuple[ColumnKind, str], _Layout]:
 
 
 def _layout(cql_type: CqlType) -> _Layout:
-    """The values that decide how the cells of a column are laid out."""
+    """The properties that decide the layout of a column's cells."""
     return is_multi_cell(cql_type), cql_type == NativeType("counter"), fixed_length(cql_type)
 
 
 def _are_contested(tables: Sequence[TableMetadata]) -> bool:
-    """True when the last definition cannot read what was written under another."""
+    """True if the last definition cannot decode mutations that were written with another one."""
     newest = _layouts(tables[-1])
     return any(newest.get(column) != layout for table in tables for column, layout in _layouts(table).items())

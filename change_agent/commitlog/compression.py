@@ -1,7 +1,7 @@
-"""Decompression of sections, by the compressor classes that Cassandra ships.
+"""Decompression of sections, for the compressor classes that Cassandra ships.
 
-Each takes the compressed bytes and the length that they must have uncompressed, and never makes more bytes than that.
-What a compressor was tuned with (`lz4_compressor_type`, `compression_level`, ...) does not show in its format.
+Each decompressor takes the compressed bytes and their exact length after decompression, and never returns more bytes.
+The options of a compressor (`lz4_compressor_type`, `compression_level`, ...) do not change its format.
 
 Cassandra source: o.a.c.io.compress.*, o.a.c.schema.CompressionParams.parseCompressorClass. Pure.
 """
@@ -18,18 +18,18 @@ from change_agent.errors import MalformedSegmentError, UnsupportedEncodingError
 
 __all__ = ["Decompressor", "decompress_lz4", "decompressor_of"]
 
-# compressed bytes, their length uncompressed -> uncompressed bytes; raises MalformedSegmentError
+# compressed bytes, their uncompressed length -> uncompressed bytes; raises MalformedSegmentError
 Decompressor = Callable[[bytes, int], bytes]
 
 _PACKAGE: Final = "org.apache.cassandra.io.compress."
-# Bytes that one compressed byte can become at most; a length beyond that is refused before memory is taken for it.
+# Maximum number of bytes from one compressed byte. A length beyond that is refused before its memory is allocated.
 _LZ4_RATIO, _SNAPPY_RATIO, _DEFLATE_RATIO, _ZSTD_RATIO = 255, 22, 1032, 32_768
 
 
 def decompressor_of(class_name: str) -> Decompressor:
-    """The decompressor of a class that a header names, with or without its package.
+    """The decompressor of a compressor class, named as in a header, with or without its package.
 
-    Raises UnsupportedEncodingError for a class that is not Cassandra's.
+    Raises UnsupportedEncodingError for a class that Cassandra does not ship.
     """
     found = _DECOMPRESSORS.get(class_name if "." in class_name else _PACKAGE + class_name)
     if found is None:
@@ -71,7 +71,7 @@ def _decompress_deflate(compressed: bytes, length: int) -> bytes:
     _check_ratio(compressed, length, _DEFLATE_RATIO)
     inflater = zlib.decompressobj()
     try:
-        # one more than the length, for 0 would mean without limit
+        # One more than the length, because 0 would mean no limit.
         output = inflater.decompress(compressed, length + 1)
     except zlib.error as error:
         raise _damaged("Deflate") from error

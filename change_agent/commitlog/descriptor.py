@@ -33,7 +33,7 @@ _FIXED: Final = struct.Struct(">iqH")
 _CRC_INPUT: Final = struct.Struct(">IIII")
 _CRC: Final = struct.Struct(">I")
 
-# Whatever the bytes say, a header is no longer than this.
+# The maximum size of a header.
 MAX_HEADER_SIZE: Final = _FIXED.size + 0xFFFF + _CRC.size
 
 _FILE_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)(?:\.log|_cdc\.idx)")
@@ -53,15 +53,17 @@ class CommitLogDescriptor:
 
 
 def read_descriptor(header_bytes: bytes) -> CommitLogDescriptor:
-    """Read a header; bytes behind it are ignored, MAX_HEADER_SIZE of them are always enough.
+    """Read a header from the first bytes of a segment. MAX_HEADER_SIZE bytes are always enough; the rest is ignored.
+
+    A segment without `encKeyAlias` or without `encCipher` is not encrypted, as in Cassandra.
 
     Raises UnsupportedVersionError, BufferUnderflowError (no header yet, or the file is cut), ChecksumMismatchError,
-    MalformedSegmentError. A segment that says nothing of `encKeyAlias` or of `encCipher` is not encrypted, as for Cassandra.
+    MalformedSegmentError.
     """
     if len(header_bytes) < _FIXED.size or not any(header_bytes[: _FIXED.size]):
         raise BufferUnderflowError("the segment has no complete header", position=0)
     version, segment_id, length = _FIXED.unpack_from(header_bytes)
-    # Before the checksum: what a version that we do not know covers by it is not known either.
+    # Before the checksum: an unknown version may compute it over other bytes.
     version_rules(version)
     end = _FIXED.size + length
     if len(header_bytes) < end + _CRC.size:
@@ -77,7 +79,7 @@ def read_descriptor(header_bytes: bytes) -> CommitLogDescriptor:
 
 
 def file_id(name: str) -> tuple[int, int] | None:
-    """Version and segment id in the name of a segment or of its `_cdc.idx`; None when it is no such name."""
+    """Version and segment id in the name of a segment or of its `_cdc.idx`; None for any other name."""
     match = _FILE_NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 

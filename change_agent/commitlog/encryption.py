@@ -1,13 +1,14 @@
-"""Decryption of sections: blocks that are compressed by LZ4, then encrypted by AES.
+"""Decryption of sections: blocks that were compressed with LZ4, then encrypted with AES.
 
     Section => {Block}
     Block   => EncryptedLength PlainLength Encrypted
       EncryptedLength => Int32, of Encrypted: a multiple of the cipher's block
-      PlainLength     => Int32, of what is inside, without padding
-    inside  => UncompressedLength Lz4
+      PlainLength     => Int32, of Plain
+      Encrypted       => bytes; decrypted, without padding: Plain
+    Plain   => UncompressedLength Lz4
       UncompressedLength => Int32
 
-Every block is encrypted from the same initialization vector, which stands in the header.
+All blocks have the same initialization vector, which is in the segment's header.
 Cassandra source: o.a.c.security.EncryptionUtils, o.a.c.db.commitlog.EncryptedSegment.write. Pure.
 """
 
@@ -36,7 +37,7 @@ class SectionDecryptor:
         self._iv: Final = iv
 
     def __call__(self, encrypted: bytes, length: int) -> bytes:
-        """The section's `length` bytes. Raises MalformedSegmentError."""
+        """The `length` bytes of the decrypted section. Raises MalformedSegmentError."""
         blocks, position, total = [], 0, 0
         while position < len(encrypted):
             block, position = self._block(encrypted, position, length - total)

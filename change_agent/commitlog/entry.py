@@ -20,11 +20,11 @@ from change_agent.errors import ChecksumMismatchError, Damage, MalformedSegmentE
 
 __all__ = ["ENTRY_OVERHEAD", "ENTRY_PREFIX", "CommitLogEntry", "read_entry", "read_entry_size"]
 
-# Size and SizeCrc before the payload, Crc behind it.
+# Size and SizeCrc before the payload; these and Crc after it.
 ENTRY_PREFIX: Final = 8
 ENTRY_OVERHEAD: Final = 12
 
-# No mutation is smaller; guards against garbage whose checksum happens to fit (CASSANDRA-2128).
+# No mutation is smaller. The check refuses garbage whose checksum matches by chance (CASSANDRA-2128).
 _MIN_MUTATION_SIZE: Final = 10
 
 
@@ -59,9 +59,9 @@ class CommitLogEntry:
 
 
 def read_entry_size(buffer: bytes, offset: int, position: int, space: int) -> int:
-    """Size of the payload of the entry at `buffer[offset:]`, checked; 0 where nothing is written.
+    """Checked size of the payload of the entry at `buffer[offset:]`; 0 if nothing is written there.
 
-    `position` is the entry's start in the segment, `space` what is left of the section from there.
+    `position` is the entry's start in the segment, `space` the number of bytes from there to the section's end.
     Raises MalformedSegmentError, ChecksumMismatchError.
     """
     size = wrapped_int(uint32_at(buffer, offset))
@@ -85,11 +85,10 @@ def read_entry_size(buffer: bytes, offset: int, position: int, space: int) -> in
 
 
 def read_entry(buffer: bytes, offset: int, position: int, size: int) -> CommitLogEntry:
-    """The entry at `buffer[offset:]`, whose size was read and which is all in the buffer. Raises ChecksumMismatchError.
+    """The entry at `buffer[offset:]`, whose size was checked and which is complete in the buffer.
 
-    The checksum of the size was found right, so the one of the payload is counted on from there.
-
-    The size is known to be right then, so `resume_position` of the error is where the next entry starts.
+    Raises ChecksumMismatchError. As the size was checked, `resume_position` of the error is where the next entry
+    starts, and the checksum of the payload continues from the stored checksum of the size.
     """
     start = offset + ENTRY_PREFIX
     payload = buffer[start : start + size]

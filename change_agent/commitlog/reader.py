@@ -1,7 +1,9 @@
-"""SegmentReader: a segment file and a start position in, entries out. In `commitlog`, only it and `written_end` read files.
+"""SegmentReader: reads the entries of a segment file from a position on.
 
-Cassandra source: o.a.c.db.commitlog.CommitLogReader and CommitLogSegmentReader. It differs in what it does about
-bad bytes: Cassandra asks a handler, which may go on; here the reader stops with an error and keeps its position.
+In `commitlog`, only this module and `written_end` read files.
+
+Cassandra source: o.a.c.db.commitlog.CommitLogReader and CommitLogSegmentReader. Bad bytes are handled differently:
+Cassandra asks a handler, which may continue; here the reader stops with an error and keeps its position.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ from change_agent.native_core import EncodedEntries
 __all__ = ["EntriesTaker", "SegmentReader"]
 
 EntriesTaker = Callable[[bytes, int, int, int], EncodedEntries | None]
-"""Takes entries before the reader makes objects of them: window, offset of the next entry in it, its position, and the
-position behind which no entry may end. The window holds the next entry whole. None: that one is not taken."""
+"""Takes entries before the reader makes objects of them.
+
+The arguments are the window, the offset of the next entry in the window, the position of this entry, and the position
+up to which entries may be taken. The window has the complete next entry. The result is None if this entry is not taken.
+"""
 
 _DEFAULT_OPTIONS: Final = SegmentOptions()
-# Of the commit log of Cassandra 4.0, which links a segment into `cdc_raw` when it makes it.
+# Commit log version of Cassandra 4.0, the first that links a segment into `cdc_raw` when it creates the segment.
 _FIRST_LINKED_VERSION: Final = 7
-# Entries that are not synced come in small pieces.
+# Size of one read for entries that are not synced, which come in small pieces.
 _UNSYNCED_WINDOW: Final = 16 * 1024
 
 
@@ -57,14 +62,15 @@ class _OpenFile:
 class SegmentReader:
     """Reads the entries of one segment, also while Cassandra still writes it. Owns its file handle; not thread safe.
 
-    Cassandra allocates a segment in full and fills it through a memory map, so the size of the file says nothing. The
-    offset in the `_cdc.idx` file says how far its content is safe; it is the `limit` of :meth:`read`; a finished segment is
-    read without a limit, to the end of its chain of valid sync markers.
+    Cassandra creates a segment with its full size and fills it through a memory map, so the file's size does not show
+    what is written. The offset in the `_cdc.idx` file shows what is synced; it is the `limit` of :meth:`read`. A
+    finished segment is read without a limit, to the end of its chain of valid sync markers.
 
-    A compressed or encrypted segment is read like a plain one: all positions are those of the log in Cassandra's memory.
+    A compressed or encrypted segment is read like a plain one: all positions are those of the log in Cassandra's
+    memory.
 
-    The constructor raises CommitLogReadError when the header cannot be read or is of an unsupported kind, and
-    SegmentKeyError when the segment is encrypted and `options` have no key for it.
+    The constructor raises CommitLogReadError if the header cannot be read or its kind is not supported, and
+    SegmentKeyError if the segment is encrypted and `options` have no key for it.
     """
 
     def __init__(self, path: Path, start_position: int = 0, options: SegmentOptions = _DEFAULT_OPTIONS) -> None:
@@ -81,9 +87,9 @@ class SegmentReader:
             raise
         self._max_size: Final = options.max_segment_size
         self._position = max(start_position, self._descriptor.header_size)
-        # End of the section that is open, which is where the next sync marker stands.
+        # End of the open section, and position of the next sync marker.
         self._section_end = self._descriptor.header_size
-        # While entries before their sync are read: the position of the next marker.
+        # While entries are read before their sync: the position of the sync marker that is not written yet.
         self._unsynced_marker: int | None = None
         self._read_all_marked = False
 
@@ -111,22 +117,26 @@ class SegmentReader:
 
     @property
     def position(self) -> int:
-        """Where the next read starts: behind the last entry that was yielded."""
+        """Position where the next read starts: after the last entry that was yielded."""
         return self._position
 
     def read(self, limit: int | None = None) -> Iterator[CommitLogEntry]:
-        """The entries from `position` on that end at or before `limit`; without a limit, all: see :meth:`read_by`."""
+        """The entries from `position` on that end at or before `limit`; without a limit, all of them.
+
+        See :meth:`read_by`.
+        """
         for each in self.read_by(None, limit):
             assert isinstance(each, CommitLogEntry)
             yield each
 
     def read_by(self, take: EntriesTaker | None, limit: int | None = None) -> Iterator[CommitLogEntry | EncodedEntries]:
-        """The entries from `position` on that end at or before `limit`; without a limit, all. Those that `take` takes come as
-        what it made of them, in the same order.
+        """The entries from `position` on that end at or before `limit`; without a limit, all of them.
 
-        May be called again, with a larger limit, for what was written since. Never blocks. Raises CommitLogReadError at
-        the first bad byte and leaves `position` before it; the entries yielded so far are good. In a file that was cut,
-        the whole entries of the cut section come first, then BufferUnderflowError.
+        For entries that `take` takes, its results are yielded instead, in the same order.
+
+        May be called again with a larger limit, for entries that were written meanwhile. Never blocks. Raises
+        CommitLogReadError at the first bad byte and leaves `position` before it; the entries yielded so far are good.
+        If a plain file was cut, the complete entries of the cut section come first, then BufferUnderflowError.
         """
         self._leave_unsynced_section()
         try:
@@ -148,12 +158,12 @@ class SegmentReader:
             yield each
 
     def read_unsynced_by(self, take: EntriesTaker | None) -> Iterator[CommitLogEntry | EncodedEntries]:
-        """The entries from `position` on that are in the file although Cassandra has not synced them (or not all).
+        """The entries from `position` on that are in the file, even those that Cassandra has not synced yet.
 
-        For a plain segment that Cassandra writes through a memory map: it takes the space of its writes in order, and fills
-        it in any order. So this ends at the first entry that is not whole (`size`, its checksum, payload, its checksum),
-        however many behind it are. What is wrong with the bytes is never an error here: :meth:`read` decides when the index
-        has passed them. Raises SegmentFileError.
+        Only for a plain segment that Cassandra writes through a memory map. It allocates the space of its writes in
+        order, and fills it in any order. So this ends at the first entry that is not complete (`size`, its checksum,
+        payload, its checksum), even if later entries are complete. Bad bytes are not an error here: :meth:`read`
+        reports them once the index has passed them. Raises SegmentFileError.
         """
         self._leave_unsynced_section()
         self._read_all_marked = False
@@ -175,25 +185,25 @@ class SegmentReader:
 
     @property
     def can_read_unsynced(self) -> bool:
-        """True for a plain segment of Cassandra 4.0 or later: another one is not in the file before it is synced."""
+        """True for a plain segment of Cassandra 4.0 or later. The file of any other segment has only synced entries."""
         return isinstance(self._source, PlainSections) and self._descriptor.version >= _FIRST_LINKED_VERSION
 
     def is_complete(self) -> bool:
-        """True when :meth:`read_unsynced` has read all sections of the segment, with their markers, to the file's end."""
+        """True if :meth:`read_unsynced` has read all sections of the segment, with their markers, to the file's end."""
         return self._read_all_marked and self._section_end + SYNC_MARKER_SIZE > self._source.file_size
 
     @property
     def unsynced_size(self) -> int:
-        """Bytes of entries that were read behind the last marker that was found."""
+        """Number of bytes of the entries that were read after the last marker in the file."""
         marker = self._section_end if self._unsynced_marker is None else self._unsynced_marker
         return max(0, self._position - marker - SYNC_MARKER_SIZE)
 
     def skip_to(self, position: int) -> None:
-        """Go on behind a bad entry, at the `resume_position` of its ChecksumMismatchError. Never goes back."""
+        """Continue after a bad entry, at the `resume_position` of its ChecksumMismatchError. Never moves back."""
         self._position = max(self._position, position)
 
     def _open_section(self, limit: int | None) -> bool:
-        """Follow the chain of markers to the section of the next entry; False when there is none yet."""
+        """Follow the chain of markers to the section of the next entry. Return False if that is not written yet."""
         while self._section_end <= self._position:
             marker = self._section_end
             if limit is not None and marker + SYNC_MARKER_SIZE > limit:
@@ -207,7 +217,7 @@ class SegmentReader:
         return True
 
     def _open_unsynced_section(self) -> bool:
-        """As `_open_section`. Where no marker is yet, all up to the end of the file counts as one section for now."""
+        """As `_open_section`, but after the last marker the rest of the file counts as one section, for this read."""
         if self._open_section(None):
             return True
         start = self._section_end + SYNC_MARKER_SIZE
@@ -224,8 +234,10 @@ class SegmentReader:
             self._section_end, self._unsynced_marker = self._unsynced_marker, None
 
     def _next_size(self, limit: int | None) -> int:
-        """Size of the next entry of the open section, which the window holds then; 0 behind its last one, at the limit, and
-        where the log ends."""
+        """Size of the next entry of the open section, which the window has then.
+
+        0 after the section's last entry, at the limit, and at the end of the log.
+        """
         source, position = self._source, self._position
         if position >= self._section_end:
             return 0
@@ -272,7 +284,11 @@ class SegmentReader:
         return read_entry_size(source.window, position - source.window_start, position, space)
 
     def _require_end_of_log(self) -> None:
-        """Zeros inside a section end the log, as for Cassandra; but then no section may follow, else data was lost."""
+        """Raise MalformedSegmentError if a section follows.
+
+        Called at zeros inside a section, which end the log in Cassandra. A section after the zeros means that data was
+        lost.
+        """
         if self._source.is_written(self._section_end):
             raise MalformedSegmentError(
                 "there are zeros instead of an entry, and the log continues after them", damage=Damage.ZEROS

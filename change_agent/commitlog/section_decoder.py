@@ -1,4 +1,4 @@
-"""How the sections of a segment are decoded: chosen by its header.
+"""Choice of the decoder for a segment's sections, by the segment's header.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader (its segmenters), o.a.c.security.EncryptionContext. Pure.
 """
@@ -19,23 +19,23 @@ __all__ = ["DEFAULT_MAX_SEGMENT_SIZE", "KeyProvider", "SectionDecoder", "Segment
 DEFAULT_MAX_SEGMENT_SIZE: Final = 256 * 1024 * 1024
 _CIPHER: Final = "AES/CBC/PKCS5Padding"
 
-# encoded bytes, their length decoded -> decoded bytes; raises MalformedSegmentError
+# encoded bytes, their decoded length -> decoded bytes; raises MalformedSegmentError
 SectionDecoder = Callable[[bytes, int], bytes]
 
 
 class KeyProvider(Protocol):
-    """Where the keys of encrypted segments come from."""
+    """Source of the keys of encrypted segments."""
 
     def secret_key(self, alias: str) -> bytes:
-        """Bytes of a key. Raises KeyStoreError."""
+        """The bytes of a key. Raises KeyStoreError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentOptions:
-    """What reading a segment needs beside the segment.
+    """Options for reading segments.
 
-    `keys` are for encrypted segments. `max_segment_size` limits, in bytes, how large an entry of a plain segment, and
-    a compressed or encrypted segment, may become in memory, because a few bytes can claim to be gigabytes.
+    `keys` are for encrypted segments. `max_segment_size` limits the memory, in bytes, of an entry of a plain segment,
+    and of a compressed or encrypted segment: a few bytes can claim to be gigabytes.
     """
 
     keys: KeyProvider | None = None
@@ -43,7 +43,9 @@ class SegmentOptions:
 
 
 def section_decoder(descriptor: CommitLogDescriptor, keys: KeyProvider | None) -> SectionDecoder | None:
-    """The decoder of a segment's sections, None when they are plain. An encrypted segment may also name a compressor.
+    """The decoder of a segment's sections; None if they are plain.
+
+    The header of an encrypted segment may also name a compressor, which has no effect.
 
     Raises UnsupportedEncodingError, SegmentKeyError, MalformedSegmentError.
     """

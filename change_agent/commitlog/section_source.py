@@ -5,9 +5,9 @@
     encrypted  SyncMarker Length(Int32) {Block}
 
 All positions that Cassandra gives (entries, index, limits) are positions in its in-memory log: header, marker,
-entries, marker, ... In a plain file they are positions in the file. In an encoded file, only markers have positions
-in the file, and a section counts with its `Length`. So an encoded segment is decoded from its start, also to resume
-in its middle.
+entries, marker, ... In a plain file they are positions in the file. In an encoded file, markers point to positions in
+the file, and a section takes its `Length` in the log. So an encoded segment is always decoded from its start, even to
+resume in its middle.
 
 Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader (NoOpSegmenter, CompressedSegmenter, EncryptedSegmenter).
 """
@@ -23,10 +23,10 @@ from change_agent.errors import BufferUnderflowError, CommitLogReadError, Malfor
 
 __all__ = ["READ_AHEAD", "EncodedSections", "PlainSections", "SectionSource", "SegmentFile"]
 
-# Read from the file at once: large enough to make the calls cheap, small against any segment.
+# Size of one read from the file: large enough to need few calls, small compared with any segment.
 READ_AHEAD: Final = 256 * 1024
 _LENGTH_SIZE: Final = 4
-# The most bytes that compression or encryption may add to a section.
+# An encoded section may have at most this many times the maximum size of a segment.
 _MAX_GROWTH: Final = 2
 _MAX_POSITION: Final = 0x7FFF_FFFF
 
@@ -38,13 +38,14 @@ class SegmentFile(Protocol):
         """Bytes in the file now."""
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from there."""
+        """Up to `length` bytes from this position of the file."""
 
 
 class SectionSource(ABC):
-    """`window` holds bytes of the section that was opened last, from position `window_start` on.
+    """Reads the sections of a segment, one after the other.
 
-    `file_size` is that of the last check of the file. `read_ahead` bytes of a plain segment are read at once.
+    `window` holds bytes of the section that was opened last, from position `window_start` on. `file_size` is the size
+    at the last `refresh`. `read_ahead` is the size of one read from a plain segment.
     """
 
     def __init__(self, file: SegmentFile, segment_id: int) -> None:
@@ -56,20 +57,26 @@ class SectionSource(ABC):
         self.window_start = 0
 
     def refresh(self) -> None:
-        """Look at the file anew: Cassandra may have written since."""
+        """Update `file_size`: Cassandra may have written to the file."""
         self.file_size = self._file.size()
 
     @abstractmethod
     def next_section(self, position: int) -> int | None:
-        """Open the section whose marker stands at `position`, the end of the one before; its end. None: none there yet."""
+        """Open the section whose marker is at `position`, the end of the previous section.
+
+        Return the section's end; None if there is no marker yet.
+        """
 
     @abstractmethod
     def is_written(self, position: int) -> bool:
-        """True when a marker stands at `position`, the end of the section that is open."""
+        """True if there is a marker at `position`, the end of the open section."""
 
     @abstractmethod
     def fill(self, position: int, length: int) -> None:
-        """Let the window hold these bytes of the open section. Raises BufferUnderflowError where the file ends before."""
+        """Read these bytes of the open section into the window, if they are not there.
+
+        Raises BufferUnderflowError if the file ends before them.
+        """
 
     def _marker(self, file_position: int) -> int | None:
         # No room for a marker: the segment is full.
@@ -86,10 +93,10 @@ class SectionSource(ABC):
 
 
 class PlainSections(SectionSource):
-    """The file is the log; a window of it is kept."""
+    """Sections of a plain file, whose positions are those of the log. The window is a part of the file."""
 
     def refresh(self) -> None:
-        """Forget what was read ahead, too: it may have been written since."""
+        """As SectionSource, and drop the window: Cassandra may have written to bytes that were read ahead."""
         super().refresh()
         self.window = b""
 
@@ -120,7 +127,10 @@ class PlainSections(SectionSource):
 
 
 class EncodedSections(SectionSource):
-    """The window is the whole open section, decoded; it does not change any more when it is written."""
+    """Sections of a compressed or encrypted file. The window is the whole open section, decoded.
+
+    A section does not change after it was written.
+    """
 
     def __init__(
         self, file: SegmentFile, segment_id: int, header_size: int, decoder: SectionDecoder, max_segment_size: int
@@ -128,12 +138,12 @@ class EncodedSections(SectionSource):
         super().__init__(file, segment_id)
         self._decoder: Final = decoder
         self._max_segment_size: Final = min(max_segment_size, _MAX_POSITION)
-        # Where the marker behind the open section stands in the file.
+        # Position in the file of the marker after the open section.
         self._next_marker = header_size
 
     def next_section(self, position: int) -> int | None:
         """See SectionSource. Raises MalformedSegmentError when it cannot be decoded."""
-        # the section before is done, and two of them are a lot of memory
+        # Free the previous section first: two of them take a lot of memory.
         self.window = b""
         try:
             file_end = self._marker(self._next_marker)
@@ -141,7 +151,7 @@ class EncodedSections(SectionSource):
                 return None
             self.window = self._decoded(self._next_marker + SYNC_MARKER_SIZE, file_end, position + SYNC_MARKER_SIZE)
         except CommitLogReadError as error:
-            # in the log's positions, where the section starts, and not in the file's
+            # The start of the section, as a position in the log and not in the file.
             error.position = position
             raise
         self.window_start = position + SYNC_MARKER_SIZE

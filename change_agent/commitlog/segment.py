@@ -1,11 +1,13 @@
-"""Sync markers, which cut a segment into sections.
+"""Sync markers, which divide a segment into sections.
 
     Segment    => Header {SyncMarker Section}
     SyncMarker => NextMarker Crc
       NextMarker => Int32, position of the next sync marker, which is the end of this section
       Crc        => UInt32, over low half of the segment id, high half, position of this marker as Int32
 
-All zero = nothing was written behind this place. Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader. Pure.
+A marker of zeros means that nothing was written from there on.
+
+Cassandra source: o.a.c.db.commitlog.CommitLogSegmentReader. Pure.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ SYNC_MARKER_SIZE: Final = _SYNC_MARKER.size
 
 
 def read_sync_marker(marker: bytes, segment_id: int, position: int) -> int | None:
-    """End of the section that starts with this marker; None when nothing was written there.
+    """End of the section that starts with this marker; None if nothing was written there.
 
-    Raises ChecksumMismatchError, or MalformedSegmentError for an end inside the marker itself: following such a chain
-    would never end.
+    Raises ChecksumMismatchError. Raises MalformedSegmentError for an end before the end of the marker itself: a chain
+    of such markers might never end.
     """
     section_end, crc = _SYNC_MARKER.unpack(marker)
     if section_end == 0 and crc == 0:

@@ -1,11 +1,11 @@
 """WrittenEnd: how far Cassandra has written a plain segment that it fills through a memory map, synced or not.
 
-Cassandra gives such a file its whole size when it makes it, takes the space of its writes in order, and fills it in any
-order. So what stands behind the last byte that is not zero was written by nobody: no write that was answered before
-the look is there.
+Cassandra creates such a file with its full size. It allocates the space of its writes in order, and fills it in any
+order. So nothing has been written after the last byte that is not zero: every write that was answered before the check
+is before that byte.
 
-The file is sparse. Where the file system reports holes reliably (`SEEK_DATA`), only the last pages are read;
-elsewhere all of the rest is.
+The file is sparse. If the file system reports holes reliably (`SEEK_DATA`), only the last pages are read; otherwise the
+whole rest of the file.
 
 Cassandra source: o.a.c.db.commitlog.MemoryMappedSegment.createBuffer, CommitLogSegment.allocate, CommitLog.add.
 """
@@ -22,12 +22,13 @@ from change_agent.commitlog.descriptor import MAX_HEADER_SIZE, read_descriptor
 
 __all__ = ["WrittenEnd"]
 
-# From this version of the commit log on (Cassandra 4.0), a segment stands in `cdc_raw` from its beginning.
+# From this version of the commit log on (Cassandra 4.0), a segment is in `cdc_raw` as soon as it is created.
 _FIRST_LINKED_VERSION: Final = 7
 _BLOCK: Final = 64 * 1024
-# A file that is written without a map ends with the block of its last byte. Blocks of file systems are smaller.
+# A file that is written without a memory map ends with the block of its last byte, and file systems have smaller blocks
+# than this. So a file with more room after its last byte is mapped.
 _ROOM: Final = 128 * 1024
-# Their kernel code counts a page as data from the moment on that a process may write to it through a map.
+# In these file systems, a page counts as data as soon as a process may write to it through a memory map.
 _REPORT_HOLES: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
@@ -47,7 +48,10 @@ class WrittenEnd:
         self._may_be_mapped: Final = is_plain and descriptor.version >= _FIRST_LINKED_VERSION
         self._is_mapped = False
         self.is_written = False
-        """Whether the file had a second name, in Cassandra's own folder, at the last `find`. Without, Cassandra does not write to it."""
+        """True if the file had a second name, in Cassandra's own folder, at the last `find`.
+
+        Without that name Cassandra does not write to the file.
+        """
         self._end: int = descriptor.header_size
         self.header_size: Final = descriptor.header_size
 
@@ -64,9 +68,9 @@ class WrittenEnd:
         self._file.close()
 
     def find(self) -> int | None:
-        """The position behind the last byte that is not zero. None: the node writes this segment at its syncs only.
+        """The position after the last byte that is not zero; None if the node writes this segment only at its syncs.
 
-        What was written before the call is seen. Raises OSError.
+        All bytes that were written before the call count. Raises OSError.
         """
         if not self._may_be_mapped:
             return None
@@ -74,12 +78,15 @@ class WrittenEnd:
         found = os.fstat(handle)
         size, self.is_written = found.st_size, found.st_nlink > 1
         self._end = self._last_byte(handle, size) + 1
-        # True for good: the way of writing is that of the node's start.
+        # Once True, it stays True: the node's way of writing is fixed when it starts.
         self._is_mapped = self._is_mapped or size - self._end > _ROOM
         return self._end if self._is_mapped else None
 
     def _last_byte(self, handle: int, size: int) -> int:
-        """Bytes never become zero again, so none before the last end is read twice."""
+        """Position of the last byte that is not zero.
+
+        Bytes never become zero again, so bytes before the last end are not read again.
+        """
         for start, end in reversed(self._data(handle, size)):
             for block_end in range(end, start, -_BLOCK):
                 block = max(start, block_end - _BLOCK)
@@ -89,7 +96,7 @@ class WrittenEnd:
         return self._end - 1
 
     def _data(self, handle: int, size: int) -> list[tuple[int, int]]:
-        """Ranges behind the last end that may have bytes other than zero, in order."""
+        """Ranges after the last end that may have bytes other than zero, in order."""
         if not self._reports_holes:
             return [(self._end, size)]
         found: list[tuple[int, int]] = []
@@ -99,7 +106,7 @@ class WrittenEnd:
                 start = os.lseek(handle, position, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    # Nothing but a hole up to the end.
+                    # The rest of the file is a hole.
                     break
                 raise
             position = min(size, os.lseek(handle, start, os.SEEK_HOLE))

@@ -1,4 +1,4 @@
-"""The settings of a node's `cassandra.yaml` (or JSON) for the agent: the folder `cdc_raw`, and that CDC is on."""
+"""Reads a node's `cassandra.yaml` (or JSON): all settings, the folder `cdc_raw`, and that CDC is on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from schemas.errors import CdcError
 
 __all__ = ["YAML_ERRORS", "CassandraYamlError", "cdc_raw_directory_of", "settings_of", "yaml_problem"]
 
-# YAML's own error, and what its constructors let through: of a date that is none, a number without digits, a tag that
-# does not fit, or brackets in brackets without end.
+# YAML's own error, and errors that its constructors let through: for an impossible date, a number without digits, a tag
+# that does not fit its value, or brackets that are nested too deeply.
 YAML_ERRORS: Final = (
     yaml.YAMLError,
     ValueError,
@@ -30,12 +30,12 @@ class CassandraYamlError(CdcError):
 
 
 def cdc_raw_directory_of(path: Path) -> Path | None:
-    """`cdc_raw_directory`, or None where the file leaves it to Cassandra's default.
+    """`cdc_raw_directory`; None if the file does not set it, so that the node uses its default.
 
-    Raises CassandraYamlError when the file cannot be read, is not YAML, or has `cdc_enabled: false`.
+    Raises CassandraYamlError if the file cannot be read, is not YAML, or does not have `cdc_enabled: true`.
     """
     settings = settings_of(path)
-    # Cassandra's own default is false, as Config.cdc_enabled.
+    # Cassandra's default is false (Config.cdc_enabled).
     if settings.get("cdc_enabled") is not True:
         raise CassandraYamlError(f"{path} has cdc_enabled: false; set it to true and restart the node")
     directory = settings.get("cdc_raw_directory")
@@ -43,7 +43,7 @@ def cdc_raw_directory_of(path: Path) -> Path | None:
 
 
 def settings_of(path: Path) -> Mapping[str, object]:
-    """All settings by name. Raises CassandraYamlError when the file cannot be read or is not YAML."""
+    """All settings by name. Raises CassandraYamlError if the file cannot be read or is not YAML."""
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,7 +56,10 @@ def settings_of(path: Path) -> Mapping[str, object]:
 
 
 def yaml_problem(error: Exception) -> str:
-    """Where a text is no YAML. The error's own text, and the error as a cause, would quote what may be a password."""
+    """The place or kind of a YAML error.
+
+    The error's own text is not used, nor the error as a cause: both may quote a password.
+    """
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"see line {error.problem_mark.line + 1}"
     if isinstance(error, UnicodeDecodeError):

@@ -11,8 +11,8 @@
               key_password: ...
     commitlog_segment_size: 32MiB            # before 4.1: commitlog_segment_size_in_mb: 32
 
-The file may be `cassandra.yaml` itself, or only these options, in YAML or JSON; all others are passed over. What a
-segment is compressed by, its cipher and the alias of its key stand in its header.
+The file may be `cassandra.yaml` itself, or have only these options, in YAML or JSON. All other options are ignored. A
+segment's compressor, its cipher and the alias of its key are in the segment's header.
 
 Cassandra source: o.a.c.config.TransparentDataEncryptionOptions, o.a.c.security.EncryptionContext.
 """
@@ -41,12 +41,12 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def _only_one(value: object) -> object:
-    """Cassandra's way to write a class: a list that holds one."""
+    """The only item of a list: Cassandra writes a class as a list of one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _as_text(value: object) -> object:
-    """A password of digits is a number to YAML."""
+    """The text of a number: YAML reads a password of digits as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -87,13 +87,14 @@ class _Options(_Part):
 def load_segment_options(path: Path, option: str) -> SegmentOptions:
     """Read the file that the option `option` names. Raises ConfigError with all problems.
 
-    A relative key store is looked for beside the file, then beside its folder (`conf/.keystore` of a `conf/cassandra.yaml`).
-    With `enabled: false` older segments may be encrypted still, so the keys are taken; but the key store need not be there.
+    A relative path of the key store is resolved in the file's folder, then in its parent folder (`conf/.keystore` for a
+    `conf/cassandra.yaml`). With `enabled: false` older segments may still be encrypted. So the keys are used then, but
+    the key store may be missing.
     """
     try:
         options = _Options.model_validate(_read(path, option))
     except ValidationError as error:
-        # No cause: what pydantic was given holds passwords.
+        # No cause: pydantic's error has its input, which contains passwords.
         raise ConfigError([_problem(option, path, each["loc"], each["msg"]) for each in error.errors()]) from None
     mebibytes = options.commitlog_segment_size_in_mb
     size = options.commitlog_segment_size or (mebibytes << 20 if mebibytes else 0)
@@ -107,12 +108,12 @@ def load_segment_options(path: Path, option: str) -> SegmentOptions:
 def _read(path: Path, option: str) -> dict[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
-        # JSON first: it may be indented by tabs, which YAML refuses.
+        # JSON first: it may be indented with tabs, which YAML refuses.
         loaded = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
     except OSError as error:
         raise ConfigError.of(option, f"{path} cannot be read ({error.strerror})") from error
     except YAML_ERRORS:
-        # No cause: the parsers quote the text, which holds passwords.
+        # No cause: the parsers quote the text, which contains passwords.
         raise ConfigError.of(option, f"{path} is neither YAML nor JSON") from None
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise ConfigError.of(option, f"{path} must hold options of cassandra.yaml, such as {_ENCRYPTION}")
@@ -151,5 +152,5 @@ def _found(keystore: Path, options_file: Path) -> Path:
     beside, above = folder / keystore, folder.parent / keystore
     try:
         return above if above.exists() and not beside.exists() else beside
-    except OSError:  # a name that is too long: whoever opens the file says so
+    except OSError:  # a name that is too long: opening the file reports it
         return beside

@@ -1,10 +1,11 @@
 """The agent's configuration: `agent.yaml` and the environment -> AgentConfig, with all problems reported at once.
 
-Option names are camelCase, as DataStax's agent has them, so that its users find theirs. Each option may also come from
-the environment, as `CDC_` and the name in capitals with underscores (`topicPrefix` -> `CDC_TOPIC_PREFIX`); the file wins.
+Option names are camelCase as in DataStax's agent, so that its users know them. Each option may also come from the
+environment, as `CDC_` and the name in capitals with underscores (`topicPrefix` -> `CDC_TOPIC_PREFIX`). The file takes
+precedence.
 
-To add an option: a field here, under its section, and its line in the table of docs/agent.md (a test compares the two).
-A secret is a `SecretStr` with a field `<name>_file` beside it, and is then taken from either.
+To add an option, add a field here, in its section, and a line in the table of docs/agent.md (a test compares the two).
+A secret is a `SecretStr` with a second field `<name>_file`; either of the two sets it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = ["RELOADABLE", "AgentConfig", "option_names", "to_option"]
 _MIB: Final = 1024 * 1024
 _MIN_ROTATION_MS: Final = 1_000
 _MIN_PROGRESS_MS: Final = 100
-# Of the working directory: segments in them are kept, or are read once more.
+# Folders of the working directory that have another use, so that spillDir must be none of them.
 _NOT_FOR_SPILLED: Final = ("error", "reprocess", "held")
 _ALL_OF_OURS: Final = "move everything there except Cassandra's segments in cdcRawDirectory"
 
@@ -75,7 +76,7 @@ def _archive_url(url: str | None, info: ValidationInfo) -> str | None:
     if url is None:
         return None
     if not url:
-        # It would be the folder that the process was started in.
+        # An empty URL would mean the working directory of the process.
         raise ValueError("is empty; give a folder, or leave the option out")
     problem = archive_problem(url)
     if problem is not None:
@@ -90,7 +91,7 @@ def _outside_cdc_raw(folder: Path, info: ValidationInfo) -> Path:
     raw = info.data.get("cdc_raw_directory")
     if not isinstance(raw, Path) or not folder.resolve().is_relative_to(raw.resolve()):
         return folder
-    # With a new, empty folder, what only this one has would be lost.
+    # The message says to move the content, because with a new, empty folder it would be lost.
     is_raw = folder.resolve() == raw.resolve()
     what = _ALL_OF_OURS if is_raw else "move this one there with all its content (if it exists)"
     raise ValueError(
@@ -128,11 +129,11 @@ def _own_folders(working_dir: Path, *names: str) -> list[Path]:
 RELOADABLE: Final = frozenset({
     "exclude_tables", "include_tables", "log_format", "log_level", "stats_interval_ms", "unhealthy_after_ms",
 })  # fmt: skip
-"""Fields that a running agent takes over at SIGHUP; the others need a restart."""
+"""Fields that a running agent applies at SIGHUP. All others need a restart."""
 
 
 class AgentConfig(CassandraOptions, PulsarOptions):
-    """Everything that can be set for an agent. Built once, by :meth:`load` or :meth:`from_mapping`."""
+    """All options of an agent. Built by :meth:`load` or :meth:`from_mapping`."""
 
     # The node
     cassandra_yaml: Path | None = None
@@ -196,7 +197,7 @@ class AgentConfig(CassandraOptions, PulsarOptions):
         return self._segment_options
 
     def differences(self, other: AgentConfig) -> frozenset[str]:
-        """Names of the fields that have another value there."""
+        """Names of the fields that have another value in `other`."""
         return frozenset(name for name in type(self).model_fields if getattr(self, name) != getattr(other, name))
 
     @field_validator("read_unsynced_max_interval_ms")
@@ -214,7 +215,7 @@ class AgentConfig(CassandraOptions, PulsarOptions):
 
     @classmethod
     def working_dir_of(cls, path: Path | None) -> Path:
-        """`cdcWorkingDir` alone, for users who may inspect an agent and do not have its rights. Raises ConfigError."""
+        """Only `cdcWorkingDir`, for users who inspect an agent but do not have its permissions. Raises ConfigError."""
         from_environment, _ = _from_environment(os.environ)
         found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
         if not isinstance(found, str):
@@ -223,7 +224,10 @@ class AgentConfig(CassandraOptions, PulsarOptions):
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Self:
-        """Check options (file over environment, which is the process's by default). Raises ConfigError."""
+        """Check options.
+
+        They take precedence over the environment, by default that of the process. Raises ConfigError.
+        """
         from_environment, notes = _from_environment(os.environ if environment is None else environment)
         given = from_environment | dict(options)
         foreign_notes, problems = take_out(given)
@@ -249,7 +253,7 @@ class AgentConfig(CassandraOptions, PulsarOptions):
 
 
 def _read(path: Path | None) -> Mapping[str, object]:
-    """Options of a file; none without one. Raises ConfigError."""
+    """The options of a file; empty if `path` is None. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -275,13 +279,13 @@ def to_option(field_name: str) -> str:
 
 
 def option_names() -> dict[str, str]:
-    """Every option that is accepted, DataStax's too: name as in the file -> name of the environment variable."""
+    """All accepted options, also DataStax's: name in the file -> name of the environment variable."""
     own = [field.alias for field in AgentConfig.model_fields.values() if field.alias]
     return {name: ENVIRONMENT_NAMES.get(name) or _variable(name) for name in (*own, *FOREIGN_NAMES)}
 
 
 def _variable(name: str) -> str:
-    """`CDC_` and the name in capitals; once, where the name begins so itself."""
+    """`CDC_` and the name in capitals; only the name if it begins with `CDC_` itself."""
     return f"CDC_{_snake(name).upper().removeprefix('CDC_')}"
 
 
@@ -290,19 +294,19 @@ def _snake(name: str) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
-    """Options by name, and a note for each variable that looks like one and is none."""
+    """Options by name, and a note for each unknown variable with a name similar to an option's."""
     names = {variable: name for name, variable in option_names().items()}
     notes = []
     for variable in environment:
         close = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
         if variable.startswith("CDC_") and variable not in names and close:
             notes.append(f"the environment's {variable} is no option and has no effect; did you mean {close[0]}?")
-    # An empty variable is how a container says that one is not set.
+    # Containers give an empty variable for an option that is not set.
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}, notes
 
 
 def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
-    """Take the folder from cassandra.yaml when that is given; what is wrong with it."""
+    """Set the folder from cassandra.yaml if that file is given. Return the problems."""
     path = given.get("cassandraYaml")
     if path is None:
         if "cdcRawDirectory" in given:
@@ -320,7 +324,10 @@ def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
 
 
 def _segment_options(given: Mapping[str, object], reported: set[str]) -> SegmentOptions:
-    """Of the file that is there for it; one that was complained about is not read again. Raises ConfigError."""
+    """Segment options from `commitlogOptions`, else from `cassandraYaml`. Raises ConfigError.
+
+    A file with a reported problem is not read again.
+    """
     for option in ("commitlogOptions", "cassandraYaml"):
         if given.get(option) is not None and option not in reported:
             return load_segment_options(Path(str(given[option])), option)

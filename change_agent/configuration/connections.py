@@ -1,4 +1,4 @@
-"""How a node and Pulsar are connected to, by the options that the agent and the commands of a pipeline share."""
+"""TLS and credentials for Cassandra and Pulsar, from the options that agent.yaml and line.yaml share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pulsar_tls(config: PulsarOptions) -> ssl.SSLContext:
 
 
 def pulsar_auth(config: PulsarOptions) -> PulsarAuth | None:
-    """The credentials for the broker and its admin service; None without. Raises ConfigError."""
+    """The credentials for the broker and its admin service; None if not configured. Raises ConfigError."""
     if config.pulsar_auth_plugin_class_name is None:
         return None
     params = config.pulsar_auth_params

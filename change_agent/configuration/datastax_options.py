@@ -1,7 +1,8 @@
-"""Options of DataStax's agent: which have an effect here, and the message for each of the others.
+"""Options that only DataStax's agent has, and the message for each of them.
 
-Its configuration can be taken over as it stands: names that mean the same are ours too (`topicPrefix`, `pulsarServiceUrl`,
-...); a name with nothing to set here is accepted with one warning; a Java key store is refused where it would count.
+A configuration of DataStax's agent can be used unchanged. Options with the same meaning have the same names
+(`topicPrefix`, `pulsarServiceUrl`, ...). An option that has no effect here is accepted with one warning. A Java key
+store is refused if the connection to Pulsar would need it.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ ENVIRONMENT_NAMES: Final[Mapping[str, str]] = {
     "errorCommitLogReprocessEnabled": "CDC_ERROR_COMMITLOG_REPROCESS_ENABLED",
     "useKeyStoreTls": "CDC_USE_KEYSTORE_TLS",
 }
-"""Variables that are not `CDC_` and the option's name in capitals with underscores."""
+"""Environment variables that are not formed by the rule: `CDC_` and the option's name in capitals with underscores."""
 
 
 def take_out(given: dict[str, object]) -> tuple[list[str], list[ConfigProblem]]:
-    """Remove what only DataStax's agent has from the options: one note for each that has no effect, and problems."""
+    """Remove the options that only DataStax's agent has. Return a note for each without an effect, and the problems."""
     uses_tls = str(given.get("pulsarServiceUrl", "")).startswith("pulsar+ssl:")
     notes: list[str] = []
     problems: list[ConfigProblem] = []

@@ -31,12 +31,12 @@ def _names(value: object) -> object:
 
 
 def _port(value: object) -> object:
-    # YAML reads `off` as false; a variable of the environment cannot hold anything but text.
+    # YAML reads `off` as false. An environment variable is always text.
     return None if value is False or value == "off" else value
 
 
 def _is_there(look: Callable[[], bool]) -> bool:
-    """The result of `Path.is_dir` or `is_file`; False, too, for an impossible path, such as a name of 300 bytes."""
+    """The result of `Path.is_dir` or `is_file`; also False for an impossible path, such as a name of 300 bytes."""
     try:
         return look()
     except OSError:
@@ -44,7 +44,7 @@ def _is_there(look: Callable[[], bool]) -> bool:
 
 
 def _not_empty(value: object) -> object:
-    # An empty path would be the folder that the process was started in.
+    # An empty path would mean the working directory of the process.
     if value == "":
         raise ValueError("is empty; give a path")
     return value
@@ -101,22 +101,22 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 """A list, or one text with commas."""
 
 TablePatterns = Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_table_patterns)]
-"""Patterns of `<keyspace>.<table>` with the signs of file names: `*`, `?`, `[abc]`."""
+"""Patterns of `<keyspace>.<table>` with the wildcards of file names: `*`, `?`, `[abc]`."""
 
 Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
 """A port, or `off`."""
 
 Folder = Annotated[Path, BeforeValidator(_not_empty)]
-"""A folder that may be made when it is needed."""
+"""A folder, which need not exist yet."""
 
 OptionalFolder = Annotated[Path | None, BeforeValidator(_left_out_or_not_empty)]
-"""The same, of an option that need not be given."""
+"""A folder of an option that may be left out."""
 
 RawDirectory = Annotated[Path, BeforeValidator(_not_empty), AfterValidator(_raw_directory)]
-"""A folder that is there, and may be read and written."""
+"""An existing folder that this user may read and write."""
 
 PemFile = Annotated[Path, AfterValidator(_pem_file)]
-"""A file that is there and may be read."""
+"""An existing file that this user may read."""
 
 ServiceUrl = Annotated[str, AfterValidator(_service_url)]
 AdminUrl = Annotated[str, AfterValidator(_admin_url)]

@@ -1,4 +1,4 @@
-"""PulsarAuth with the names of the agent's options, and tokens of OAuth2 by httpx."""
+"""PulsarAuth with the names of the agent's options, and with httpx to request OAuth2 tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 15.0
 
 
 class PulsarAuth(pulsar_auth.PulsarAuth):
-    """The agent's credentials. The constructor raises ConfigError for what the admin service cannot use."""
+    """The agent's credentials. The constructor raises ConfigError if the admin service cannot use them."""
 
     def __init__(self, plugin: str, params: str) -> None:
         super().__init__(plugin, params, _OPTION, _issued)

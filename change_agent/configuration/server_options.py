@@ -20,7 +20,7 @@ _OPTIONS = ConfigDict(
 
 
 class CassandraOptions(BaseModel):
-    """How a node is reached."""
+    """Options of the connection to a node."""
 
     model_config = _OPTIONS
 
@@ -51,7 +51,7 @@ class CassandraOptions(BaseModel):
 
 
 class PulsarOptions(BaseModel):
-    """How the broker and its admin service are reached."""
+    """Options of the connections to the broker and its admin service."""
 
     model_config = _OPTIONS
 
@@ -73,9 +73,9 @@ class PulsarOptions(BaseModel):
 
 
 def read_secrets(model: type[BaseModel], given: MutableMapping[str, object]) -> list[ConfigProblem]:
-    """Set each secret of `given` whose file is given to the file's text. Returns what is wrong with these files.
+    """Read the secrets that `given` has a file for, and set them in `given`. Return the problems with these files.
 
-    A secret of `model` is a field of type `SecretStr`; the path of its file is in a field `<name>_file`.
+    A secret of `model` is a field of type `SecretStr`. The path of its file is in a field `<name>_file`.
     """
     problems = []
     for name, field in model.model_fields.items():

@@ -10,14 +10,14 @@ __all__ = ["TableFilter"]
 
 
 class TableFilter:
-    """Admits a table that one of `include` matches, or all when there is none, and none of `exclude`."""
+    """Admits tables that match a pattern of `include`, or all tables if it is empty, but none that match `exclude`."""
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         self._include: Final = tuple(include)
         self._exclude: Final = tuple(exclude)
 
     def admits(self, keyspace: str, table: str) -> bool:
-        """Whether changes of this table are published."""
+        """True if changes of this table are published."""
         name = f"{keyspace}.{table}"
         if self._include and not any(fnmatchcase(name, pattern) for pattern in self._include):
             return False

@@ -1,4 +1,4 @@
-"""How many bytes the values of a CQL type take in the commit log, and what Cassandra does to counters when it reads.
+"""Lengths of CQL values in the commit log, and the change that Cassandra makes to counters when it reads them.
 
 Cassandra source: o.a.c.db.marshal.AbstractType.valueLengthIfFixed and its overrides, o.a.c.db.context.CounterContext.
 """
@@ -33,7 +33,7 @@ _MARSHAL_PACKAGE: Final = "org.apache.cassandra.db.marshal."
 
 
 def fixed_length(cql_type: CqlType) -> int:
-    """Bytes of every non-empty value of the type, or VARIABLE_LENGTH when the value's length precedes it."""
+    """Length in bytes of every non-empty value of the type; VARIABLE_LENGTH if a length precedes each value."""
     match cql_type:
         case NativeType(name):
             return CODECS[name].length or VARIABLE_LENGTH

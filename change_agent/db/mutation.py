@@ -1,4 +1,4 @@
-"""From the payload of a commit log entry to a Mutation.
+"""Decodes the payload of a commit log entry to a Mutation.
 
     Mutation        => Vint count, {PartitionUpdate}
     PartitionUpdate => TableId PartitionKey Flags [Header [DeletionTime] [StaticRow] [RowEstimate] {Unfiltered}]
@@ -6,7 +6,8 @@
       PartitionKey  => Vint length, bytes
       RowEstimate   => Vint
 
-An update is cut off only by reading it whole: one table that is not known makes the rest of the mutation unreadable.
+An update does not have its length: only reading it finds its end. So an unknown table makes the rest of the mutation
+unreadable.
 
 Cassandra source: o.a.c.db.Mutation.MutationSerializer, o.a.c.db.partitions.PartitionUpdate.PartitionUpdateSerializer,
 o.a.c.db.rows.UnfilteredRowIteratorSerializer. Pure.
@@ -37,20 +38,20 @@ _HAS_ROW_ESTIMATE: Final = 0x10
 
 @final
 class MutationDecoder:
-    """Decodes mutations of one set of tables. Make a new one when the schema changed: it keeps what it worked out."""
+    """Decodes mutations of one set of tables. It caches their layouts, so a changed schema needs a new decoder."""
 
     def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
         self._tables = tables
         self._layouts: dict[bytes, TableLayout] = {}
-        # The flags of the last mutation's version; it changes with the segment.
+        # The commit log version of the last mutation, which may change with the segment, and its rule.
         self._version = -1
         self._unsigned_deletion_times = False
 
     def decode(self, payload: bytes, version: int) -> Mutation:
-        """The mutation that an entry of a segment of this version holds: all of it, or an error.
+        """The complete mutation of an entry, from a segment of this version.
 
         Raises UnknownTableError, UnknownColumnError, MalformedMutationError, BufferUnderflowError,
-        UnsupportedVersionError; none of them knows segment or position (CommitLogReadError.with_location).
+        UnsupportedVersionError, all without segment and position (CommitLogReadError.with_location adds them).
         """
         if version != self._version:
             self._unsigned_deletion_times = version_rules(version).unsigned_deletion_times
@@ -94,5 +95,5 @@ class MutationDecoder:
 
 
 def decode_mutation(payload: bytes, version: int, tables: Mapping[UUID, TableMetadata]) -> Mutation:
-    """Decode a single mutation: see MutationDecoder, which is the way for many."""
+    """Decode a single mutation. Use MutationDecoder to decode many."""
     return MutationDecoder(tables).decode(payload, version)

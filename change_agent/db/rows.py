@@ -11,8 +11,8 @@
 
 Times are vints, deltas to the update's header. A static row has no Clustering.
 
-Cassandra source: o.a.c.db.rows.UnfilteredSerializer, o.a.c.db.rows.Cell.Serializer; what is left out on reading:
-o.a.c.db.rows.DeserializationHelper and BTreeRow.Builder. Pure.
+Cassandra source: o.a.c.db.rows.UnfilteredSerializer, o.a.c.db.rows.Cell.Serializer; for values that are dropped when
+they are read: o.a.c.db.rows.DeserializationHelper and BTreeRow.Builder. Pure.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_static_row(data: DataInput, header: SerializationHeader) -> Row:
 
 
 def read_unfiltereds(data: DataInput, header: SerializationHeader) -> tuple[list[Row], list[RangeTombstone]]:
-    """Rows that are not empty, and ranges, up to the end of the partition.
+    """The rows that are not empty, and the range tombstones, up to the end of the partition.
 
     Raises MalformedMutationError, BufferUnderflowError.
     """
@@ -94,7 +94,7 @@ def read_unfiltereds(data: DataInput, header: SerializationHeader) -> tuple[list
 
 
 def read_deletion_time(data: DataInput, header: SerializationHeader) -> DeletionTime:
-    """Raises MalformedMutationError, BufferUnderflowError."""
+    """The next DeletionTime. Raises MalformedMutationError, BufferUnderflowError."""
     timestamp = header.read_timestamp(data)
     return DeletionTime(timestamp, _checked_time(header.read_local_deletion_time(data)))
 
@@ -124,7 +124,11 @@ def _read_row_body(
 
 
 def _apply_row_deletion(row: Row, deletion: DeletionTime, is_shadowable: bool) -> None:
-    """As BTreeRow.Builder: the deletion wins over older and equal cells, a newer row marker over a shadowable one."""
+    """Apply a row deletion as BTreeRow.Builder does.
+
+    The deletion removes the row's cells and its marker unless they are newer. A newer marker removes a shadowable
+    deletion.
+    """
     liveness = row.liveness
     row.cells = [cell for cell in row.cells if cell.timestamp > deletion.timestamp]
     if liveness is not None and liveness.timestamp <= deletion.timestamp:
@@ -156,13 +160,17 @@ def _read_complex_column(
     complex_deletions: list[ComplexDeletion],
     cells: list[Cell],
 ) -> None:
-    """Appends to the two lists what is left of one multi-cell column."""
+    """Read one multi-cell column.
+
+    Append its deletion, and the cells that are neither dropped nor deleted, to the lists.
+    """
     dropped_time = _NO_TIMESTAMP if column.dropped_time_us is None else column.dropped_time_us
     deleted_until = _NO_TIMESTAMP
     if has_deletion:
         timestamp = header.read_timestamp(data)
         local_deletion_time = header.read_local_deletion_time(data)
-        # Every complex column of the row has one then, most often LIVE, whose other half overflows.
+        # With this flag, every complex column of the row has a deletion. Most of them are LIVE: their local deletion
+        # time overflows, so it is checked only for others.
         if timestamp > dropped_time:
             deleted_until = timestamp
             complex_deletions.append(ComplexDeletion(column.column, timestamp, _checked_time(local_deletion_time)))
@@ -215,7 +223,10 @@ def _checked_time(seconds: int) -> int:
 
 
 def _expiration_time(seconds: int, ttl: int) -> int:
-    """A cell with a TTL cannot expire earlier than `ttl` seconds after 1970 (Cell.decodeLocalDeletionTime)."""
+    """The checked expiration time: a cell with a TTL cannot expire earlier than `ttl` seconds after 1970.
+
+    See Cell.decodeLocalDeletionTime. Raises MalformedMutationError.
+    """
     if seconds < ttl and ttl != _EXPIRED_LIVENESS_TTL:
         raise MalformedMutationError(f"a local deletion time of {seconds} s with a TTL of {ttl} s")
     return _checked_time(seconds)
@@ -262,7 +273,10 @@ def _read_marker(data: DataInput, header: SerializationHeader) -> _Marker:
 
 
 def _ranges(markers: list[_Marker]) -> list[RangeTombstone]:
-    """Pairs of starts and ends, which alternate (MutableDeletionInfo.Builder). Raises MalformedMutationError."""
+    """Range tombstones from start and end markers, which alternate (MutableDeletionInfo.Builder).
+
+    Raises MalformedMutationError.
+    """
     ranges: list[RangeTombstone] = []
     opened: _Marker | None = None
     for marker in markers:

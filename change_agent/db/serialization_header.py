@@ -6,7 +6,7 @@
       Name       => Vint length, bytes
     ColumnSubset => Vint; see read_column_subset
 
-Only names travel, no types: those come from the schema, as a TableLayout.
+The header has the names of columns, not their types. The types come from the schema, as a TableLayout.
 
 Cassandra source: o.a.c.db.SerializationHeader, o.a.c.db.Columns.Serializer, o.a.c.db.rows.EncodingStats. Pure.
 """
@@ -27,16 +27,16 @@ __all__ = ["ColumnLayout", "KnownColumns", "SerializationHeader", "TableLayout",
 _TIMESTAMP_EPOCH: Final = 1_442_880_000_000_000
 _DELETION_TIME_EPOCH: Final = 1_442_880_000
 
-# Of lists of columns that are kept for one table: more are not usual, and bytes that are not Cassandra's could make any.
+# Maximum number of cached column lists of one table. More are unusual, and damaged bytes could make any number of them.
 _MAX_LISTS: Final = 256
 
-# From so many columns on, subsets are lists of indexes instead of bitmaps.
+# For this many columns or more, subsets are lists of indexes instead of bitmaps.
 _LARGE_SET: Final = 64
 
 
 @final
 class ColumnLayout:
-    """How the cells of one column are laid out. `dropped_time_us` is None when no such column was ever dropped."""
+    """Layout of the cells of one column. `dropped_time_us` is None if no column of this name was ever dropped."""
 
     __slots__ = ("column", "dropped_time_us", "fixed_length", "is_complex", "is_counter")
 
@@ -63,14 +63,14 @@ class TableLayout:
 
 @final
 class KnownColumns:
-    """The columns of one kind of a table, and the lists of them that headers named so far."""
+    """The columns of one kind of a table, with a cache of the column lists in headers."""
 
     __slots__ = ("_by_name", "_lists", "_table_name")
 
     def __init__(self, table: TableMetadata, kind: ColumnKind) -> None:
         self._table_name = table.full_name
         self._by_name = _layouts(table, kind)
-        # A statement names the same columns every time: encoded names -> columns.
+        # Encoded names -> columns. A statement has the same columns every time.
         self._lists: dict[bytes, list[ColumnLayout]] = {}
 
     def read_list(self, data: DataInput) -> list[ColumnLayout]:
@@ -94,7 +94,7 @@ class KnownColumns:
         return self._by_name
 
     def column(self, name: bytes) -> ColumnLayout:
-        """Raises UnknownColumnError."""
+        """The layout of a column. Raises UnknownColumnError."""
         column = self._by_name.get(name)
         if column is None:
             raise UnknownColumnError(self._table_name, name.decode(errors="backslashreplace"))
@@ -102,14 +102,17 @@ class KnownColumns:
 
 
 def _names(data: DataInput, start: int, count: int) -> list[bytes]:
-    """The names once more, which were found to be within the bytes."""
+    """The names of a list, read a second time. The caller has checked that they are within the bytes."""
     data.position = start
     return [data.read_with_vint_length() for _ in range(count)]
 
 
 def _layouts(table: TableMetadata, kind: ColumnKind) -> dict[bytes, ColumnLayout]:
-    """The columns of one kind, with the dropped ones: old segments still name them. A column that was dropped and added
-    again is read by its present type, as Cassandra does, which allows only compatible ones."""
+    """The columns of one kind, with the dropped ones, which old segments still have.
+
+    A column that was dropped and added again is read with its present type, as in Cassandra, which allows only a
+    compatible type.
+    """
     dropped = {column.name: column for column in table.dropped_columns if column.kind is kind}
     layouts = {
         name.encode(): ColumnLayout(
@@ -125,7 +128,7 @@ def _layouts(table: TableMetadata, kind: ColumnKind) -> dict[bytes, ColumnLayout
 
 @final
 class SerializationHeader:
-    """The least values that the deltas of one partition update count from, and its columns in wire order."""
+    """Minimum values, to which the deltas of one partition update are added, and its columns in wire order."""
 
     __slots__ = (
         "clustering_lengths",
@@ -161,12 +164,15 @@ class SerializationHeader:
         return wrapped_long(data.read_unsigned_vint() + self.min_timestamp)
 
     def read_local_deletion_time(self, data: DataInput) -> int:
-        """Seconds; negative when it cannot be true. A LIVE deletion, which has none, overflows to any value."""
+        """Seconds; a negative value is invalid.
+
+        For a LIVE deletion, which has no such time, it overflows to any value.
+        """
         seconds = data.read_unsigned_vint32() + self.min_local_deletion_time
         return seconds % 0x1_0000_0000 if self.unsigned_deletion_times else wrapped_int(seconds)
 
     def read_ttl(self, data: DataInput) -> int:
-        """Seconds. Raises MalformedMutationError when negative."""
+        """Seconds. Raises MalformedMutationError if negative."""
         ttl = wrapped_int(data.read_unsigned_vint32() + self.min_ttl)
         if ttl < 0:
             raise MalformedMutationError(f"a TTL of {ttl} s")
@@ -176,7 +182,7 @@ class SerializationHeader:
 def read_header(
     data: DataInput, layout: TableLayout, has_static: bool, unsigned_deletion_times: bool
 ) -> SerializationHeader:
-    """Raises UnknownColumnError, MalformedMutationError, BufferUnderflowError."""
+    """The header of a partition update. Raises UnknownColumnError, MalformedMutationError, BufferUnderflowError."""
     min_timestamp = wrapped_long(data.read_unsigned_vint() + _TIMESTAMP_EPOCH)
     min_local_deletion_time = wrapped_int(data.read_unsigned_vint32() + _DELETION_TIME_EPOCH)
     min_ttl = data.read_unsigned_vint32()
@@ -193,7 +199,7 @@ def read_header(
 
 
 def read_column_subset(data: DataInput, superset: list[ColumnLayout]) -> list[ColumnLayout]:
-    """Which of the header's columns a row has.
+    """The header's columns that a row has.
 
         ColumnSubset => 0                        all of them
                       | Bitmap                   fewer than 64 in the superset: one bit for each missing one

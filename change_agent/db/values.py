@@ -3,7 +3,8 @@
 Times: `timestamp` is in microseconds, `ttl` in seconds, `local_deletion_time` and `local_expiration_time` in seconds of
 Unix time. Values, keys and paths are the CQL bytes.
 
-Plain final classes, not dataclasses: they are made by the hundred thousand, and the compiler makes such classes fast.
+These are plain final classes, not dataclasses: hundreds of thousands of objects are made, and mypyc makes such classes
+fast.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
     "Row",
 ]
 
-# One value a clustering column: None where it is absent (compact tables), b"" where it is empty.
+# One value for each clustering column: None if it is absent (compact tables), b"" if it is empty.
 Clustering = tuple[bytes | None, ...]
 
 
@@ -41,7 +42,7 @@ class DeletionTime:
 
 @final
 class LivenessInfo:
-    """The row marker: INSERT writes one, UPDATE does not. `local_expiration_time` is None when `ttl` is 0."""
+    """The row marker: INSERT writes one, UPDATE does not. `local_expiration_time` is None if `ttl` is 0."""
 
     __slots__ = ("local_expiration_time", "timestamp", "ttl")
 
@@ -92,7 +93,7 @@ class Cell:
 
 @final
 class Row:
-    """One clustering; the static row has none. `cells` are in the order of the log.
+    """The changes of one row. The static row has no clustering. `cells` are in the order of the log.
 
     `deletion_is_shadowable` marks the row deletions of views that a newer row marker undoes.
     """
@@ -116,7 +117,7 @@ class Row:
         self.cells = cells
 
     def is_empty(self) -> bool:
-        """True when nothing is left of it, as of a row that had cells of dropped columns only."""
+        """True if the row has no content, for example because all its cells were of dropped columns."""
         return not (self.cells or self.complex_deletions) and self.liveness is None and self.deletion is None
 
 

@@ -1,4 +1,4 @@
-"""The write time of a mutation, from its first bytes alone: no schema is needed.
+"""The write time of a mutation, from its first bytes: no schema is needed.
 
 Cassandra source: o.a.c.db.rows.EncodingStats.Serializer. Pure.
 """
@@ -17,9 +17,9 @@ _TIMESTAMP_EPOCH: Final = 1_442_880_000_000_000
 
 
 def lowest_write_time_us(payload: bytes) -> int:
-    """The lowest write time (microseconds) in the first partition update of a mutation; the epoch where it has none.
+    """The lowest write time (microseconds) in the first partition update of a mutation. Raises BufferUnderflowError.
 
-    Raises BufferUnderflowError.
+    If the update has none, it is the epoch of EncodingStats, in 2015.
     """
     data = DataInput(payload)
     data.read_length()  # number of updates

@@ -1,1 +1,1 @@
-"""How the agent is doing: metrics, health, status, log."""
+"""Reports of the agent's state: metrics, health, status, progress, log."""

@@ -9,18 +9,21 @@ from schemas.progress_record import Checkpoint
 
 __all__ = ["with_newest"]
 
-# The ages of older ones double, from this one to some seven weeks. Of those that are still older, the oldest one stays.
+# Ranges of ages double, from this age up to about seven weeks. Of all checkpoints that are older, the oldest one stays.
 _FIRST_AGE_MS: Final = 500
 _MOST_DOUBLINGS: Final = 24
 
 
 def with_newest(checkpoints: Sequence[Checkpoint], newest: Checkpoint) -> tuple[Checkpoint, ...]:
-    """The newest one first, then the oldest one of each range of ages. One with the positions of a newer one says less."""
+    """The newest checkpoint, then the oldest one of each range of ages, sorted from new to old.
+
+    A checkpoint with the same positions as a newer one is dropped.
+    """
     kept = [newest]
     by_age: dict[int, Checkpoint] = {}
     for each in checkpoints:
         if each.resolved_ms < newest.resolved_ms and each.positions != newest.positions:
-            # The later ones are older.
+            # `checkpoints` is sorted from new to old, so the oldest one of a range replaces the others.
             by_age[_doublings(newest.resolved_ms - each.resolved_ms)] = each
     for _, each in sorted(by_age.items()):
         if each.positions != kept[-1].positions:

@@ -17,13 +17,13 @@ _log: Final = logging.getLogger(__name__)
 _REQUEST_TIMEOUT_S: Final = 10.0
 
 Answer = Callable[[], tuple[bool, bytes, str]]
-"""Whether all is well (200, else 503), the body, and its content type."""
+"""Makes an answer: True for status 200 and False for 503, the body, and its content type."""
 
 
 class HttpEndpoint(Stage):
     """Serves from separate threads between `start` and `stop`.
 
-    The constructor takes the address; it raises ConfigError when that cannot be had.
+    The constructor binds the address. It raises ConfigError if that is not possible.
     """
 
     def __init__(self, address: str, port: int, answers: dict[str, Answer]) -> None:
@@ -37,24 +37,24 @@ class HttpEndpoint(Stage):
 
     @property
     def address(self) -> str:
-        """`host:port`, with the port that was taken."""
+        """`host:port`, with the port that was bound."""
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         super().start()
         _log.info("metrics, health and readiness on http://%s", self.address)
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering, and close the port."""
         if self.is_running:
             self._server.shutdown()
         super().stop()
         self._server.server_close()
 
     def run(self) -> None:
-        """Answer until `stop`."""
+        """Answer requests until `stop`."""
         self._server.serve_forever(0.2)
 
 
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer one of the paths."""
+        """Answer a request for one of the paths; the answer to any other path lists them."""
         server = self.server
         assert isinstance(server, _Server)
         answer = server.answers.get(self.path.partition("?")[0])

@@ -1,4 +1,7 @@
-"""The agent's log: lines for people, or one JSON object a line, on standard error. Values of rows are never logged at INFO."""
+"""The agent's log on standard error: lines of text, or one JSON object on each line.
+
+Values of rows are never logged at INFO.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ _TEXT: Final = "%(asctime)s %(levelname)-7s %(threadName)s: %(message)s"
 
 
 def set_up_log(level: str, style: Literal["text", "json"], stream: TextIO | None = None) -> None:
-    """Log by these from now on; may be called again, to change them."""
+    """Log with this level and style from now on. May be called again to change them."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_JsonFormatter() if style == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # The agent reports a node that is away in one line, instead of the driver's messages.
+    # The agent logs one line about an unavailable node, instead of the driver's messages.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
@@ -26,7 +29,7 @@ def set_up_log(level: str, style: Literal["text", "json"], stream: TextIO | None
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """One object: time, level, thread, module, message; the traceback where there is one."""
+        """One JSON object: time, level, thread, module, message, and the traceback if there is one."""
         time = datetime.fromtimestamp(record.created, UTC)
         line = {
             "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -1,4 +1,4 @@
-"""The system in which a process id has its meaning: a boot of a machine, and a container of it."""
+"""The system within which a process id is unique: one boot of a machine, and one container on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def process_space() -> str | None:
-    """The same text for all processes that see each other's ids; None where the system has no such text (not Linux).
+    """A text that is the same for all processes that see each other's ids; None if the system has none (not Linux).
 
-    Names of hosts are no such text: containers and copies of machines may share one.
+    A host name would not do: containers and copies of machines may have the same one.
     """
     try:
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {_NAMESPACE.readlink()}"

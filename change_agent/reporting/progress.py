@@ -1,4 +1,4 @@
-"""Progress: how far the agent is behind its node, how fast it goes, and whether it stands still. Measured once a second."""
+"""Progress: how far the agent is behind its node, its rates, and how long it has stood still."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 
 __all__ = ["Progress", "ProgressNow"]
 
-# Rates are those of so many last seconds.
+# Rates are averages of the last seconds, this many.
 _RATE_WINDOW_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressNow:
-    """`lag_bytes`: what Cassandra has synced and the broker has not acknowledged; `lag_s`: how old the oldest of it is.
+    """The present values.
 
-    `stuck_s`: for so long there has been something to do and the position did not move.
+    `lag_bytes`: bytes that Cassandra has synced and the broker has not acknowledged. `lag_s`: age of the oldest of
+    them. `stuck_s`: how long the position has not moved although there was something to read.
     """
 
     lag_bytes: int = 0
@@ -30,7 +31,7 @@ class ProgressNow:
 
 
 class Progress:
-    """`update` is for one thread; `now` is replaced as a whole, for others."""
+    """One thread calls `update`. It replaces `now` as a whole, for other threads to read."""
 
     def __init__(self) -> None:
         self.now = ProgressNow()
@@ -50,9 +51,10 @@ class Progress:
         events: int,
         size: int,
     ) -> None:
-        """What stands now: acknowledged position of each open segment, synced limit of each that is not done, totals.
+        """Measure with the acknowledged positions of open segments, the synced limits of unfinished ones, and totals.
 
-        `time_s` is in seconds of the epoch; `acknowledged_writetime_us` that of the last acknowledged event, 0 for none.
+        `time_s` is in seconds since the epoch. `acknowledged_writetime_us` is the write time of the last acknowledged
+        event; 0 without one. `events` and `size` are totals since the start.
         """
         lag_bytes = sum(max(0, limit - positions.get(each, 0)) for each, limit in limits.items())
         if lag_bytes == 0 or positions != self._positions or self._moved_at_s is None:
@@ -70,9 +72,10 @@ class Progress:
         )
 
     def _lag_s(self, time_s: float, acknowledged_writetime_us: int) -> float:
-        """The next event to be acknowledged is not older than the last one, nor than the moment when all was done.
+        """Age of the oldest change that is not acknowledged, estimated.
 
-        A writer may give any time it likes: one in the future says nothing.
+        The next event to be acknowledged is not older than the last acknowledged one, and not older than the last time
+        without a lag. A client may set any write time, so a time in the future is not used.
         """
         self._started_at_s = time_s if self._started_at_s is None else self._started_at_s
         candidates = [] if self._caught_up_at_s is None else [time_s - self._caught_up_at_s]

@@ -1,4 +1,7 @@
-"""ProgressReporter: publishes until when the events topics have everything that this node took (schemas.progress_record)."""
+"""ProgressReporter: publishes the times up to which the events topics have every write of the node.
+
+The records are those of schemas.progress_record.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _STILL_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressState:
-    """The agent's knowledge of its node. `stops` has every published table, with None if it does not stand still."""
+    """The agent's knowledge of its node. `stops` has every published table, with None if its progress has no stop."""
 
     node_id: UUID
     tables: Sequence[TableMetadata]
@@ -55,16 +58,17 @@ class Checkpoints(Protocol):
     """Knows what the broker has acknowledged: a MutationPublisher."""
 
     def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
-        """Until when the broker has everything of a table; None while that is not known."""
+        """The time up to which the broker has everything of a table; None while that is not known."""
 
     def stopped(self, keyspace: str, table: str) -> str | None:
-        """Why a table's events do not get to the broker, as text."""
+        """The reason why the broker does not get a table's events; None if it gets them."""
 
 
 class ProgressReporter(Stage):
-    """Publishes a record when a moment was passed, at most one each interval. `note` may be called by any thread.
+    """Publishes a record when a moment was passed, at most one in each interval. Any thread may call `note`.
 
-    `state` gives None while nothing was read. `record` has what was published last, or is tried to be, for any thread.
+    `state` returns None before anything was read. `record` is the record that was published last, or that is being
+    published; any thread may read it.
     """
 
     def __init__(
@@ -88,18 +92,19 @@ class ProgressReporter(Stage):
         self._history: Final[dict[tuple[str, str], tuple[Checkpoint, ...]]] = {
             (each.keyspace, each.table): tuple(each.checkpoints) for each in (stored.tables if stored else ())
         }
-        # By table: the newest time of the checkpoints that count no more. Entries are set by any thread.
+        # By table: checkpoints up to this time no longer count. Any thread sets entries.
         self._forgotten: Final[dict[tuple[str, str], int]] = {}
-        # Of the file, and of the record that it has.
+        # Guards the file, and `_stored`, the record that it has.
         self._file_lock: Final = threading.Lock()
         self._stored: ProgressRecord | None = stored
         self.record: ProgressRecord | None = None
 
     def forget(self, keyspace: str, table: str) -> None:
-        """Publish none of the table's checkpoints so far: they are of an events topic that is lost. For any thread.
+        """Drop the table's checkpoints: they have positions of an events topic that is lost. Any thread may call this.
 
-        Positions of the new topic are higher. So its subscription seems to have passed the old ones, whether their events were
-        read or not. When this returns, an agent after this one does not have them either. Raises PublishError.
+        Positions of the new topic are higher. So its subscription would seem to have passed the old positions, even if
+        their events were not read. When this returns, a restarted agent does not have these checkpoints either. Raises
+        PublishError.
         """
         with self._file_lock:
             self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
@@ -108,22 +113,29 @@ class ProgressReporter(Stage):
             try:
                 self._write(self._stored)
             except PublishError:
-                # The disk may be full of events that are held for this topic, and the topic is opened only when this returns.
+                # The disk may be full of events that are held for this topic, which is opened only after this returns.
+                # So the file must not need room.
                 self._remove_file()
 
     @property
     def reported(self) -> frozenset[tuple[str, str]]:
-        """Keyspaces and tables that had a time, also in the record of an agent before this one; for any thread."""
+        """Keyspaces and tables that had a checkpoint, also before a restart. Any thread may call this."""
         return frozenset(tuple(self._history))
 
     def ages_s(self) -> dict[str, float]:
-        """By table: seconds since the time before which the events topic has everything; for any thread."""
+        """By table: age in seconds of the time up to which the events topic has everything.
+
+        Any thread may call this.
+        """
         record, now_ms = self.record, time.time() * 1000
         tables = () if record is None else record.tables
         return {each.name: (now_ms - each.checkpoints[0].resolved_ms) / 1000 for each in tables if each.checkpoints}
 
     def as_status(self) -> dict[str, object]:
-        """By table: that time in milliseconds since the epoch, and why it stands still; for any thread."""
+        """By table: that time in milliseconds since the epoch, and the reason if it stands still.
+
+        Any thread may call this.
+        """
         record = self.record
         return {
             each.name: {
@@ -134,7 +146,7 @@ class ProgressReporter(Stage):
         }
 
     def note(self) -> None:
-        """A moment was passed."""
+        """Note that a moment was passed."""
         self._noted.set()
 
     def wake(self) -> None:
@@ -142,7 +154,7 @@ class ProgressReporter(Stage):
         self._noted.set()
 
     def run(self) -> None:
-        """Publish until the stop; what the broker does not take is tried again, with what is newest then."""
+        """Publish records until the stop. After a failure, try again with the newest record."""
         failures, sent_at = 0, 0.0
         while not self.stopping.is_set():
             self._noted.wait(self._interval_s)
@@ -205,9 +217,10 @@ class ProgressReporter(Stage):
         send_all([(self._producer, payload)], "the progress topic", _ANSWER_TIMEOUT_S, key=str(record.node_id))
 
     def _write(self, record: ProgressRecord) -> bytes:
-        """Before it is published: an agent after this one publishes nothing older. It need not survive a power loss.
+        """Write a record to the file before it is published, so that a restarted agent publishes nothing older.
 
-        Returns what was written: a table may have been forgotten since the record was made.
+        The file need not survive a power loss. Return the bytes that were written: a table may have been forgotten
+        since the record was made.
         """
         kept = replace(record, tables=tuple(map(self._without_forgotten, record.tables)))
         payload = encode_progress(kept)
@@ -219,7 +232,7 @@ class ProgressReporter(Stage):
         return payload
 
     def _remove_file(self) -> None:
-        """An agent after this one begins with the times of its own records."""
+        """Remove the file: a restarted agent then begins with the times of its own records."""
         try:
             remove_progress(self._path.parent)
         except OSError as error:
@@ -237,7 +250,7 @@ class ProgressReporter(Stage):
 
 
 def stored_progress(directory: Path) -> ProgressRecord | None:
-    """The record that an agent of this working directory has published last; None where there is none."""
+    """The record that an agent of this working directory published last; None without a readable one."""
     try:
         return decode_progress((directory / _NAME).read_bytes())
     except FileNotFoundError:
@@ -248,7 +261,7 @@ def stored_progress(directory: Path) -> ProgressRecord | None:
 
 
 def remove_progress(directory: Path) -> None:
-    """Forget that record. Raises OSError."""
+    """Remove the stored record. Raises OSError."""
     (directory / _NAME).unlink(missing_ok=True)
 
 

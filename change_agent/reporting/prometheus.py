@@ -1,4 +1,4 @@
-"""The agent's metrics, as Prometheus reads them: a separate registry, filled at each scrape."""
+"""The agent's metrics in the format of Prometheus, from a separate registry that is filled at each scrape."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MetricsPage(Collector):
         topics: Callable[[], Mapping[str, TopicStatus]],
         resolved_ages: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`resolved_ages`: in seconds, by table."""
+        """`resolved_ages` returns ages in seconds, by table."""
         self._resolved_ages: Final = resolved_ages
         self._metrics: Final = metrics
         self._topics: Final = topics

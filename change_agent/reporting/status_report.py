@@ -1,4 +1,4 @@
-"""StatusReport: how the agent is doing: the content of `status.json`, `/healthz`, `/readyz` and `cdc agent status`."""
+"""StatusReport: the agent's state, as in `status.json`, `/healthz`, `/readyz` and `cdc agent status`."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class NodeState(Protocol):
 
     @property
     def node_id(self) -> UUID | None:
-        """Its host id; None before it ever answered."""
+        """The node's host id; None before its first answer."""
 
     @property
     def problem(self) -> str | None:
-        """Why it does not answer now; None when it does."""
+        """The reason why the node does not answer now; None if it answers."""
 
     @property
     def refreshes(self) -> int:
-        """Times that its schema was read."""
+        """Number of times that the node's schema was read."""
 
 
 class StatusReport:
-    """`refresh` is for one thread; what it saw last is for all."""
+    """Measures and reports the agent's state. One thread calls `refresh`; any thread may read the results."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class StatusReport:
         self._last = ""
 
     def refresh(self) -> None:
-        """Measure, and replace the status file."""
+        """Measure the state, and replace the status file."""
         metrics, positions = self._metrics, self._positions
         places = {key: each.position for key, each in positions.progress().items()}
         metrics.inflight_events, metrics.inflight_bytes = positions.events, positions.bytes
@@ -116,18 +116,21 @@ class StatusReport:
         replace_private(self._path, self._last.encode())
 
     def last(self) -> tuple[bool, bytes, str]:
-        """The content of the status file, for readers that cannot open it."""
+        """The content of the status file, for readers without access to the file."""
         return bool(self._last), (self._last or _NOTHING_YET).encode(), _JSON
 
     def health(self) -> tuple[bool, bytes, str]:
-        """Red when there has been something to do for long and the position did not move."""
+        """Unhealthy if there is something to read, but the position has not moved for `unhealthy_after_s`."""
         stuck_s = self._progress.now.stuck_s
         is_well = stuck_s < self.unhealthy_after_s
         reason = None if is_well else f"the log moved and the position did not for {stuck_s:.0f} s"
         return is_well, _body(is_well, [reason] if reason else []), _JSON
 
     def readiness(self) -> tuple[bool, bytes, str]:
-        """Red while Cassandra or Pulsar is away; by option also while Pulsar would drop unread events."""
+        """Not ready while Cassandra or Pulsar is unavailable, or another agent has the node.
+
+        With `requires_safe_policies`, also while policies of Pulsar would drop unread events.
+        """
         problems = []
         if self._node.problem is not None:
             problems.append(f"cassandra: {self._node.problem}")
@@ -154,7 +157,7 @@ def _utc_now() -> str:
 
 
 def _is_listening(service_url: str) -> bool:
-    """Whether one of the URL's brokers accepts connections."""
+    """True if one of the URL's brokers accepts connections."""
     default = 6651 if service_url.startswith("pulsar+ssl") else 6650
     for address in service_url.partition("://")[2].partition("/")[0].split(","):
         found = re.fullmatch(r"\[?(.*?)\]?(?::(\d+))?", address.strip())

@@ -1,6 +1,8 @@
-"""The prefix of a working directory's events topics: with another one, what was published before is on other topics.
+"""The prefix of a working directory's events topics.
 
-topic-prefix.txt => the full prefix, as `persistent://public/default/cdc-events-`
+After a change, events that were published before are on other topics.
+
+topic-prefix.txt => the full prefix, such as `persistent://public/default/cdc-events-`
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ _NAME: Final = "topic-prefix.txt"
 
 
 def take_prefix(directory: Path, prefix: str, stops: Stops, *, has_read: bool) -> None:
-    """From now on the agent publishes with this prefix. Raises OSError. `has_read`: an agent of this folder has read before.
+    """Note that the agent publishes with this prefix from now on. Raises OSError.
 
-    Times and positions of topics with another prefix count no more: a subscription of the new topics seems to have passed them. The
-    progress of these tables, or of every table where none is known, stands still, since nobody here sees whether the earlier
-    topics' events were read. A folder of a version before this file has the prefix that is given.
+    `has_read`: an agent of this working directory has read before. If the prefix has changed then, the stored progress,
+    with times and positions of the earlier topics, is removed: a subscription of the new topics would seem to have
+    passed these positions. The progress of these tables stands still, or of every table if none is known, because the
+    agent cannot see if the events of the earlier topics were read. A working directory of an agent before this file
+    gets the given prefix.
     """
     path = directory / _NAME
     before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -1,1 +1,1 @@
-"""Key stores of Java, read without Java: the keys of encrypted commit logs. As o.a.c.security, for reading only."""
+"""Reads Java key stores without Java, for the keys of encrypted commit logs: the reading part of o.a.c.security."""

@@ -1,6 +1,6 @@
-"""Decryption of whole messages by a block cipher in CBC mode with the padding of PKCS #7 (Java: PKCS5Padding). Pure.
+"""Decryption of whole messages with a block cipher in CBC mode and the padding of PKCS #7 (Java: PKCS5Padding). Pure.
 
-Only encrypted logs and key stores need `cryptography`, of 7 MiB: it is imported by whoever decrypts.
+Only encrypted logs and key stores need `cryptography`, which takes 7 MiB: the functions import it when they are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serialized Java objects, as far as key stores hold them: objects of byte arrays, texts and numbers.
+"""Reads serialized Java objects of key stores: objects with byte arrays, texts and numbers.
 
     Stream    => Magic(0xACED0005) Object
     Object    => TC_OBJECT ClassDesc {values of each class, the root class first}
@@ -22,15 +22,15 @@ _BLOCK_DATA: Final = b"\x77"
 _END_BLOCK_DATA: Final = b"\x78"
 _FIRST_HANDLE: Final = 0x7E0000
 _WRITE_METHOD: Final = 0x01
-# Of numbers, the format by type code.
+# Formats of numbers by their type code.
 _NUMBERS: Final = {"B": ">b", "C": ">H", "D": ">d", "F": ">f", "I": ">i", "J": ">q", "S": ">h", "Z": ">?"}
-# A SealedObject and a key nest less deep than this.
+# A SealedObject and a key are nested less deeply than this.
 _MAX_DEPTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaObject:
-    """An object (for an enum the field `name`): its class, and its fields by name."""
+    """An object: the name of its class, and its fields by name. An enum has the field `name`."""
 
     class_name: str
     fields: dict[str, object] = field(repr=False)
@@ -45,7 +45,7 @@ class _ClassDesc:
 
 
 def read_java_object(content: bytes, offset: int = 0) -> tuple[JavaObject, int]:
-    """The object whose stream starts at `offset`, and where the stream ends. Raises KeyStoreError."""
+    """The object whose stream starts at `offset`, and the end of the stream. Raises KeyStoreError."""
     reader = _Reader(content, offset)
     if reader.take(len(_MAGIC)) != _MAGIC:
         raise KeyStoreError("there is no serialized Java object where one is expected")

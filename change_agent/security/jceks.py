@@ -1,7 +1,7 @@
-"""JCEKS key stores: the secret keys. `clients.java_key_store` has their frame.
+"""Reads the secret keys of JCEKS key stores. `clients.java_key_store` reads the frame of these files.
 
-A secret key is a serialized javax.crypto.SealedObject. It is encrypted by PBEWithMD5AndTripleDES, an algorithm of Sun's own, and
-serialized inside. Source: com.sun.crypto.provider.JceKeyStore, KeyProtector, PBES1Core. Pure.
+A secret key is a serialized javax.crypto.SealedObject. Its content is the serialized key, encrypted with Sun's own
+algorithm PBEWithMD5AndTripleDES. Source: com.sun.crypto.provider.JceKeyStore, KeyProtector, PBES1Core. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["JCEKS_MAGIC", "read_jceks", "unseal"]
 
 JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _SEALING: Final = "PBEWithMD5AndTripleDES"
-# As the JDK bounds it.
+# The JDK has the same limit.
 _MAX_ITERATIONS: Final = 5_000_000
 
 
@@ -53,7 +53,7 @@ def unseal(sealed: JavaObject, password: str) -> bytes:
     if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS:
         raise KeyStoreError("a key is sealed with parameters that cannot be true")
     if not password.isascii():
-        # Asked before, for a UnicodeEncodeError holds the whole password.
+        # Checked first, because a UnicodeEncodeError has the whole password.
         raise KeyStoreError("the key's password is wrong: a JCEKS key has a password of ASCII characters")
     key_and_iv = _derive(password.encode("ascii"), salt, iterations)
     serialized = decrypt_cbc(TripleDES(key_and_iv[:24]), key_and_iv[24:], content)
@@ -71,7 +71,8 @@ def unseal(sealed: JavaObject, password: str) -> bytes:
 def _derive(password: bytes, salt: bytes, iterations: int) -> bytes:
     """Key and initialization vector, 32 bytes."""
     if salt[:4] == salt[4:]:
-        # Meant to reverse the first half, it does this (PBES1Core.deriveCipherKey), and so do we.
+        # PBES1Core.deriveCipherKey was meant to reverse the first half here, but does this instead. So this must be the
+        # same.
         salt = struct.pack("4B", salt[3], salt[0], salt[1], salt[3]) + salt[4:]
     derived = b""
     for digest in (salt[:4], salt[4:]):

@@ -19,9 +19,9 @@ __all__ = ["KeyStoreKeyProvider"]
 
 
 class KeyStoreKeyProvider:
-    """Reads the file when the first key is asked for, and again when a key is not there: it may have been added since.
+    """Reads the file for the first key, and again for each key that is not known yet: it may have been added meanwhile.
 
-    `key_password` is the store's when it is not given, as for Cassandra.
+    Without `key_password`, keys have the password of the store, as in Cassandra.
     """
 
     def __init__(self, path: Path, store_password: SecretStr, key_password: SecretStr | None) -> None:
@@ -31,7 +31,7 @@ class KeyStoreKeyProvider:
         self._keys: Final[dict[str, bytes]] = {}
 
     def secret_key(self, alias: str) -> bytes:
-        """Bytes of a key. Raises KeyStoreError, which names the file."""
+        """The bytes of a key. Raises KeyStoreError with the file's path."""
         if alias not in self._keys:
             try:
                 store = self._store()
@@ -42,7 +42,7 @@ class KeyStoreKeyProvider:
         return self._keys[alias]
 
     def check(self) -> None:
-        """Raises KeyStoreError when the file cannot be read or its password is wrong."""
+        """Raise KeyStoreError if the file cannot be read or its password is wrong."""
         try:
             self._store()
         except KeyStoreError as error:

@@ -1,4 +1,4 @@
-"""A key store of any kind that Cassandra's JKSKeyProvider can get secret keys from: its bytes in, keys out. Pure.
+"""Reads secret keys from the bytes of every kind of key store that Cassandra's JKSKeyProvider gets them from. Pure.
 
 Cassandra source: o.a.c.security.JKSKeyProvider.getSecretKey.
 """
@@ -20,9 +20,10 @@ _DER_SEQUENCE: Final = b"\x30"
 
 
 class KeyStore:
-    """Secret keys by alias. The first bytes show the kind, because `store_type` may say JKS although Java reads both.
+    """The secret keys by alias. Raises KeyStoreError if the store cannot be read or the password is wrong.
 
-    Raises KeyStoreError when the store cannot be read or the password is wrong.
+    The first bytes decide about the kind of the store, not `store_type`: that may be JKS, because Java then reads both
+    kinds.
     """
 
     def __init__(self, content: bytes, password: str) -> None:
@@ -38,7 +39,7 @@ class KeyStore:
             raise KeyStoreError("the file is neither a JCEKS nor a PKCS12 key store")
 
     def secret_key(self, alias: str, password: str) -> bytes:
-        """Bytes of the key. Aliases are compared without regard to case, as Java does for both kinds."""
+        """The bytes of a key. Raises KeyStoreError. As in Java, upper and lower case of the alias do not matter."""
         decryptor = self._decryptors.get(alias.lower())
         if decryptor is None:
             raise KeyStoreError(f"the key store holds no secret key {alias!r}")

@@ -1,7 +1,7 @@
-"""PKCS #12 key stores: the secret keys, which Java keeps as SecretBags.
+"""Reads the secret keys of PKCS #12 key stores, where Java stores them as SecretBags.
 
     PFX => AuthenticatedSafe MacData
-      AuthenticatedSafe => {data: SafeContents | encryptedData: certificates, not looked at}
+      AuthenticatedSafe => {data: SafeContents | encryptedData: certificates, not read}
       SafeContents      => {SecretBag with friendlyName | other bags}
       SecretBag         => an EncryptedPrivateKeyInfo, whose private key is the secret key's bytes
 
@@ -29,7 +29,7 @@ from change_agent.security.block_cipher import decrypt_cbc
 __all__ = ["decrypt_secret", "read_pkcs12"]
 
 _PBKDF2, _PKCS12_KDF = "pbkdf2", "pkcs12_kdf"
-# What RFC 7292, appendix B, derives.
+# The purposes of a derived value in RFC 7292, appendix B.
 _FOR_KEY, _FOR_IV, _FOR_MAC = 1, 2, 3
 _MAC_BLOCK: Final = {"sha1": 64, "sha224": 64, "sha256": 64, "sha384": 128, "sha512": 128}
 _MAX_ITERATIONS: Final = 5_000_000
@@ -37,7 +37,7 @@ _MALFORMED: Final = "the file is no PKCS #12 key store that can be read"
 
 
 class _SecretKeyInfo(Sequence):  # type: ignore[misc]  # the library has no types
-    """PKCS #8, with the OID of AES where private keys have RSA or EC; its attributes are not used."""
+    """PKCS #8, with the OID of AES instead of RSA or EC; its attributes are not used."""
 
     _fields: ClassVar = [("version", Integer), ("algorithm", AnyValue), ("key", OctetString)]
 
@@ -69,7 +69,7 @@ def decrypt_secret(encrypted: bytes, password: str) -> bytes:
     try:
         return bytes(_SecretKeyInfo.load(plain, strict=True)["key"].native)
     except (ValueError, TypeError, KeyError):
-        # no cause: its text may hold decrypted bytes
+        # No cause: its text may contain decrypted bytes.
         raise KeyStoreError("the key's password is wrong, or it is no secret key") from None
 
 
@@ -113,7 +113,7 @@ def _decrypt(algorithm: EncryptionAlgorithm, encrypted: bytes, password: str) ->
 
 
 def _derive(digest: str, password: str, salt: bytes, iterations: int, size: int, purpose: int) -> bytes:
-    """RFC 7292, appendix B.2."""
+    """Derive `size` bytes as in RFC 7292, appendix B.2."""
     if not 0 < iterations <= _MAX_ITERATIONS:
         raise KeyStoreError("the key store asks for an impossible number of iterations")
     block = _MAC_BLOCK[digest]
@@ -135,6 +135,6 @@ def _derive(digest: str, password: str, salt: bytes, iterations: int, size: int,
 
 
 def _repeated(value: bytes, block: int) -> bytes:
-    """`value` over and over, to a whole number of blocks."""
+    """`value`, repeated to fill a whole number of blocks."""
     size = -(-len(value) // block) * block
     return (value * (size // len(value) + 1))[:size] if value else b""

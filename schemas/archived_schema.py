@@ -1,16 +1,17 @@
-"""The schema history that is stored beside archived commit log segments, and by which they are read.
+"""The schema history that is stored with archived commit log segments, and is needed to read them.
 
     <archive>/<node id>/CommitLog-7-1795219249195.log.zst    a finished segment, perhaps without .zst
     <archive>/<node id>/schema-history.json                  an object:
       format         1
       node_id        the node's host id
-      began_ms       since the epoch: from here on every finished segment of the node's cdc_raw went to the archive
-      first_segment  id of the first of them; null where an earlier version wrote the history
+      began_ms       since the epoch: from this time on every finished segment of the node's cdc_raw went to the archive
+      first_segment  id of the first of them; null if an earlier version wrote the history
       definitions    list of objects: table_id, since_us, types_since_us, confirmed_ms, present,
                      rows (of system_schema, as schemas.system_schema takes them)
-      places         list of [segment id, position, table_id, since_us]: behind this place of the log the table has that definition
+      places         list of [segment id, position, table_id, since_us]: the table has the definition from this position
+                     of the log on
 
-The agent writes it before the segments that need it, and never leaves out what stood there before.
+The agent writes it before the segments that need it, and never removes definitions that it had before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FORMAT: Final = 1
 
 
 class ArchivedSchemaError(CdcError):
-    """A text that is no schema history."""
+    """A text that is not a schema history."""
 
 
 class NewerSchemaError(ArchivedSchemaError):
@@ -53,9 +54,9 @@ class NewerSchemaError(ArchivedSchemaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedDefinition:
-    """One definition of a table. `since_us`: write time of the statement that made it (microseconds), 0 when not known.
+    """One definition of a table. `since_us`: write time of the statement that made it (microseconds); 0 if not known.
 
-    `confirmed_ms`: when the node last said that it is the present one; `present`: it is.
+    `confirmed_ms`: the last time when the node confirmed it as the present definition. `present`: it still is.
     """
 
     table_id: UUID
@@ -73,7 +74,7 @@ class ArchivedDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPlace:
-    """Where in the log a definition begins: entries after this place have it."""
+    """The position in the log where a definition begins: later entries are written with it."""
 
     segment_id: int
     position: int
@@ -92,7 +93,7 @@ class ArchivedSchema:
     first_segment: int | None = None
 
     def text(self) -> str:
-        """As it stands in the archive: the same text for the same history."""
+        """The text in the archive. Equal histories have equal texts."""
         definitions = [
             {
                 "table_id": str(each.table_id),
@@ -119,7 +120,7 @@ class ArchivedSchema:
 
     @classmethod
     def of_text(cls, text: str | bytes) -> ArchivedSchema:
-        """The way back. Raises ArchivedSchemaError; NewerSchemaError for another format."""
+        """The history of a text. Raises ArchivedSchemaError; NewerSchemaError for another format."""
         try:
             found = json.loads(text)
             if found["format"] != _FORMAT:
@@ -136,9 +137,9 @@ class ArchivedSchema:
 
 
 def merged(stored: ArchivedSchema | None, known: ArchivedSchema, *, has_hole: bool = False) -> ArchivedSchema:
-    """The known definitions, and those in the archive that are not known any more (the working directory was lost).
+    """The known definitions, and those of the archive that are no longer known because a working directory was lost.
 
-    With `has_hole` segments between the two are missing: then the archive begins anew.
+    `has_hole`: segments between the two histories are missing. The archive then begins again with the known history.
     """
     if stored is None:
         return known

@@ -1,10 +1,12 @@
-"""How the bytes of a CQL type become Avro without a value in between, for the types whose two forms are near to each other.
+"""The CQL types with similar CQL and Avro forms, whose bytes are copied to Avro without a Python value in between.
 
-The agent writes the keys of events so, the connector the records of rows. The copying itself stands in both: compiled modules call
-each other as C does only inside their own library, and a module that was compiled into both libraries would break in a process
-that loads both. What is here are numbers only: the compiler works them in, as it does not with bytes.
+The agent writes the keys of events so, and the connector the records of rows. Both have their own code for the copying:
+compiled modules call each other as C functions only inside their own library, and a module that was compiled into both
+libraries would break in a process that loads both. This module has only numbers, because the compiler builds constant
+numbers in, but not bytes.
 
-What is not copied (`AS_OTHER`), and bytes that do not look as their type has them, go over `schemas.cql_value` and fastavro.
+Types that are not copied (`AS_OTHER`), and bytes of an unexpected form, are converted by `schemas.cql_value` and
+fastavro.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ AS_UUID: Final = 5
 AS_BOOLEAN: Final = 6
 """One byte, 0 or 1."""
 AS_FLOATING: Final = 7
-"""The bytes backwards."""
+"""The bytes in reverse order."""
 AS_VARINT: Final = 8
-"""Length and bytes, where these are the shortest form of the number."""
+"""Length and bytes, if these are the shortest form of the number."""
 AS_TIME: Final = 9
 """A zigzag vint of the nanoseconds as microseconds."""
 AS_LIST: Final = 10
@@ -77,7 +79,7 @@ _NATIVE: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def avro_form(cql_type: CqlType) -> tuple[int, int]:
-    """One of the `AS_` numbers, and how many bytes the type's values have then (0: any number)."""
+    """One of the `AS_` numbers, and the length of the type's values in bytes (0: any length)."""
     if isinstance(cql_type, ListType | SetType):
         return AS_LIST, 0
     return _NATIVE.get(cql_type.name, (AS_OTHER, 0)) if isinstance(cql_type, NativeType) else (AS_OTHER, 0)

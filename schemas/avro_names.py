@@ -1,9 +1,9 @@
-"""Names of CQL as names of Avro, which are letters, digits and underscores only, and start with no digit.
+"""Avro names for CQL names. Avro names have only letters, digits and underscores, and do not start with a digit.
 
-A name that Avro takes stays as it is. In any other, each character that Avro refuses becomes `_u<hex>_` (its code point
-in at least four lower-case hex digits), and an underscore goes before a leading digit: `a b` -> `a_u0020_b`,
-`1st` -> `_1st`. Where a sibling has that name already, `_2`, `_3`, ... is added. The schema keeps the name in CQL of
-each name that was changed, as attribute `cql_name`.
+A name that Avro allows stays unchanged. In any other name, each character that Avro refuses becomes `_u<hex>_` (its
+code point in at least four lower-case hex digits), and an underscore is put before a leading digit: `a b` ->
+`a_u0020_b`, `1st` -> `_1st`. If another field of the record has that name already, `_2`, `_3`, ... is added. The schema
+has the CQL name of each changed name in the attribute `cql_name`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 __all__ = ["CQL_NAME", "avro_name", "avro_names", "free_name"]
 
 CQL_NAME: Final = "cql_name"
-"""The attribute of a field or record that holds its name in CQL, where Avro's differs."""
+"""The attribute of a field or record with its CQL name, if the Avro name differs."""
 
 _REFUSED: Final = re.compile("[^A-Za-z0-9_]")
 
 
 def avro_name(name: str) -> str:
-    """The Avro name of one CQL name, siblings left aside."""
+    """The Avro name of one CQL name, without regard to other fields of the record."""
     plain = _REFUSED.sub(lambda found: f"_u{ord(found[0]):04x}_", name)
     return f"_{plain}" if plain[:1].isdigit() or not plain else plain
 

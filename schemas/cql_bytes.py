@@ -1,4 +1,4 @@
-"""Avro values of key columns -> their CQL bytes: the way back of `schemas.cql_value`, for keys that DataStax's agents wrote."""
+"""Avro values of key columns -> CQL bytes, for keys that DataStax's agents wrote: the reverse of `schemas.cql_value`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["UnwritableKeyError", "cql_bytes", "joined_partition_key"]
 
 
 class UnwritableKeyError(CdcError):
-    """A value that is none of its key column's type."""
+    """A value that does not fit the type of its key column."""
 
     def __init__(self, cql_type: CqlType, value: AvroValue) -> None:
         self.cql_type = cql_type
@@ -32,7 +32,7 @@ def cql_bytes(cql_type: CqlType, value: AvroValue) -> bytes:
 
 
 def joined_partition_key(components: Sequence[bytes]) -> bytes:
-    """A serialized partition key: of several components uint16 length, bytes and a zero byte each."""
+    """A serialized partition key. Of several components, each has its length (uint16), its bytes and a zero byte."""
     if len(components) == 1:
         return components[0]
     return b"".join(len(each).to_bytes(2, "big") + each + b"\0" for each in components)

@@ -8,5 +8,5 @@ __all__ = ["cql_identifier"]
 
 
 def cql_identifier(name: str) -> str:
-    """With quotes if CQL would read it as another name or not at all: capitals, other characters, no letter at the start."""
+    """The name, in quotes if it has capitals or special characters, or does not start with a letter."""
     return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

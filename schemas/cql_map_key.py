@@ -1,7 +1,7 @@
 """The text of a CQL map key: Avro and JSON maps have text keys only.
 
-The same text as `toString()` of the Java driver's value, which is what DataStax's connector writes; hex with `0x` for
-blobs, and the JSON text for composite keys, where that connector fails.
+It is the text of `toString()` of the Java driver's value, which DataStax's connector writes, except for two kinds:
+blobs are hex with `0x`, and composite keys, where that connector fails, are JSON text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def map_key_text(
 ) -> Callable[[bytes], str]:
     """A function from the CQL bytes of a map key to its text."""
     if isinstance(cql_type, NativeType):
-        if cql_type.name == "time":  # nanoseconds would be cut in the Avro value
+        if cql_type.name == "time":  # the Avro value has only microseconds
             return lambda data: time_text(int.from_bytes(data, "big"))
         text_of = CODECS[cql_type.name].key_text
     else:

@@ -28,7 +28,7 @@ __all__ = [
 
 NATIVE_TYPE_NAMES: Final = frozenset({*CODECS, "varchar"})
 
-# Deeper nesting than any schema has; keeps hostile text from exhausting the stack.
+# No schema is nested so deeply. The limit protects the stack against hostile text.
 _MAX_DEPTH: Final = 64
 
 
@@ -108,7 +108,7 @@ class VectorType:
 
 @dataclass(frozen=True, slots=True)
 class UserType:
-    """A user-defined type with its fields as they are now, in order."""
+    """A user-defined type with its present fields, in order."""
 
     keyspace: str
     name: str
@@ -122,7 +122,7 @@ class UserType:
 
 @dataclass(frozen=True, slots=True)
 class CustomType:
-    """A type given by the name of a Java class; its values are opaque bytes to us."""
+    """A type given by the name of a Java class. Its values are opaque bytes."""
 
     class_name: str
 
@@ -134,12 +134,15 @@ CqlType = NativeType | ListType | SetType | MapType | TupleType | VectorType | U
 
 
 def is_multi_cell(cql_type: CqlType) -> bool:
-    """True when a column of this type is stored as one cell per element (o.a.c.db.marshal.AbstractType.isMultiCell)."""
+    """True if a column of this type is stored as one cell for each element.
+
+    Cassandra source: o.a.c.db.marshal.AbstractType.isMultiCell.
+    """
     return isinstance(cql_type, ListType | SetType | MapType | UserType) and not cql_type.frozen
 
 
 def parse_cql_type(text: str, user_types: Mapping[str, UserType]) -> CqlType:
-    """Parse a type of one keyspace, whose user types are given by name. Raises CqlTypeError."""
+    """Parse a type of a keyspace. `user_types` are the keyspace's user types by name. Raises CqlTypeError."""
     parser = _Parser(text, user_types)
     parsed = parser.type(0)
     parser.end()
@@ -192,7 +195,7 @@ class _Parser:
         if self._peek() == "<":
             return self._parametrized(token.lower(), depth)
         name = token.lower()
-        # A user type may carry any name that is not a native one.
+        # A user type may have any name that no native type has.
         if name in NATIVE_TYPE_NAMES:
             return NativeType("text" if name == "varchar" else name)
         return self._user_type(name)

@@ -1,4 +1,4 @@
-"""CQL bytes -> the value that goes into an Avro record, in the mapping that DataStax's connector established.
+"""CQL bytes -> the value in an Avro record, with the mapping of DataStax's connector.
 
     native types as in `schemas.native_codec`; custom types -> bytes
     list set vector -> list        map -> dict with text keys    tuple, user type -> dict of nullable fields
@@ -31,7 +31,7 @@ __all__ = ["AvroValue", "CqlValueError", "minimal_varint", "split_partition_key"
 
 
 class CqlValueError(CdcError):
-    """Bytes that are no value of their CQL type."""
+    """Bytes that are not a value of their CQL type."""
 
     def __init__(self, cql_type: CqlType, reason: str) -> None:
         self.cql_type = cql_type
@@ -58,7 +58,8 @@ def value_reader(cql_type: CqlType) -> ValueReader:
 def split_partition_key(data: bytes, components: int) -> tuple[bytes, ...]:
     """The components of a serialized partition key (o.a.c.db.marshal.CompositeType). Raises CqlValueError.
 
-    One component is stored as it is; several as uint16 length, bytes and a zero byte each.
+    A single component is stored as it is. Of several components, each has its length (uint16), its bytes and a zero
+    byte.
     """
     if components == 1:
         return (data,)
@@ -135,7 +136,8 @@ def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
             field, at = _sized(data, at) if at < len(data) else (None, at)
             values[name] = None if field is None else read_field(field)
         if at != len(data):
-            # Written after a field was added. The reader has to read the schema again, or the field would be lost.
+            # The value was written after a field was added. The caller has to read the schema again, or the field is
+            # lost.
             raise IndexError(f"{len(data) - at} bytes are after the {len(readers)} fields that are known")
         return values
 
@@ -143,7 +145,7 @@ def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
 
 
 def fixed_length(cql_type: CqlType) -> int | None:
-    """Bytes of every value of a type that has a fixed length, else None (AbstractType.valueLengthIfFixed)."""
+    """Length in bytes of every value of the type; None if it is not fixed (AbstractType.valueLengthIfFixed)."""
     if isinstance(cql_type, NativeType):
         return CODECS[cql_type.name].length
     if isinstance(cql_type, VectorType):

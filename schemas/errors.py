@@ -20,7 +20,7 @@ class CdcError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProblem:
-    """One wrong option: which one, and what to do about it."""
+    """One wrong option: its name, and the reason with the remedy."""
 
     option: str
     reason: str
@@ -30,7 +30,7 @@ class ConfigProblem:
 
 
 class ConfigError(CdcError):
-    """The configuration cannot be used. Carries every problem that was found, not only the first."""
+    """The configuration cannot be used. The error has every problem that was found, not only the first one."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         if not problems:

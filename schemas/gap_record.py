@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _END: Final = 1 << 31
-"""Behind every position of a segment."""
+"""A number above every position in a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class GapRecord:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the record closes a gap, instead of reporting one."""
+        """True if the record closes a gap, False if it reports one."""
         return self.closed_ms is not None
 
     def closed(self, closed_ms: int, outcome: str) -> GapRecord:
@@ -76,13 +76,13 @@ class GapRecord:
         return replace(self, closed_ms=closed_ms, outcome=outcome)
 
     def closes(self, gap: GapRecord) -> bool:
-        """Whether this is a closing record of the gap, or of a gap that contains it, in the node's commit log and in time."""
+        """True if this record closes the gap, or a gap that contains it in the node's commit log and in time."""
         is_within = self._first <= gap._first and gap._last <= self._last and gap.to_ms <= self.to_ms
         return self.is_closing and self.table_key == gap.table_key and is_within
 
     @property
     def table_key(self) -> tuple[UUID, str, str, UUID]:
-        """The table as the node has it. A record closes gaps of the same one only."""
+        """Node, keyspace, table and table id. A record closes only gaps with the same key."""
         return self.node_id, self.keyspace, self.table, self.table_id
 
     @property
@@ -125,12 +125,15 @@ _PARSED_CLOSING: Final = fastavro.parse_schema({"type": "record", "name": "GapCl
 
 
 def gaps_topic(prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
-    """The full name of the gaps topic that all tables of an events prefix share. No table has this topic: a table's has a dot."""
+    """The full name of the gaps topic of all tables with an events prefix.
+
+    It is no table's topic, whose name has a dot.
+    """
     return full_topic_name(f"{prefix}gaps")
 
 
 def encode_gap(gap: GapRecord) -> bytes:
-    """A record as it is sent."""
+    """The bytes of a record's message."""
     buffer = io.BytesIO()
     fields = {name: getattr(gap, name) for name in GapRecord.__slots__}
     fastavro.schemaless_writer(buffer, _PARSED, fields | {"node_id": str(gap.node_id), "table_id": str(gap.table_id)})
@@ -138,7 +141,7 @@ def encode_gap(gap: GapRecord) -> bytes:
 
 
 def decode_gap(payload: bytes) -> GapRecord:
-    """A record as it was sent by this version, or the one before it. Raises MalformedGapError."""
+    """The record of a message, which this version or an earlier one sent. Raises MalformedGapError."""
     stream = io.BytesIO(payload)
     try:
         fields: Any = fastavro.schemaless_reader(stream, _PARSED_FIRST, None)
@@ -155,7 +158,7 @@ def decode_gap(payload: bytes) -> GapRecord:
 
 
 def open_gaps(records: Iterable[GapRecord]) -> list[GapRecord]:
-    """The gaps among all records of a topic that no record closes, in their order."""
+    """The gaps that no record closes, among all records of a topic, in their order."""
     known = list(records)
     # By table: there may be thousands of records, a few for each table.
     closings: dict[object, list[GapRecord]] = defaultdict(list)

@@ -1,12 +1,13 @@
-"""Hidden columns: which columns are not published in clear, by patterns, and what is published instead. Pure.
+"""Hidden columns: patterns of columns that are not published in clear, and what is published instead. Pure.
 
     drop        the column is left out
     mask        one constant text for every value
     hash        64 hexadecimal digits: HMAC-SHA-256 (RFC 2104) of the value's CQL bytes
     truncate    the first characters of a text, the first bytes of a blob
 
-Where several match a column, the first of them counts. The connector writes rows by this, and `verify` does the same with
-what it reads of Cassandra. A value is hidden as a whole, whatever its type: a list becomes one text, not a list of texts.
+If several of them match a column, the first in this list counts. The connector hides the rows that it writes, and
+`verify` hides the rows that it reads from Cassandra in the same way. A value of any type is hidden as a whole: a list
+becomes one text, not a list of texts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 __all__ = ["SHORTEST_KEY", "ColumnPattern", "HiddenColumns", "Hiding", "PublishedTable"]
 
 SHORTEST_KEY: Final = 32
-"""Bytes, the length of the hash: a shorter key is easier to guess than the hash (RFC 2104, section 3)."""
+"""Length of the hash in bytes. A shorter key is easier to guess than the hash (RFC 2104, section 3)."""
 
 _Hide = Callable[[bytes], bytes]
 _TEXT: Final = NativeType("text")
@@ -35,7 +36,7 @@ _WILD: Final = ("*", "?")
 
 
 class Hiding(Enum):
-    """How a column is hidden, the option that shows least first. The values are the options' names."""
+    """The ways to hide a column, sorted: the one that shows least comes first. The values are the options' names."""
 
     DROP = "columns.drop"
     MASK = "columns.mask"
@@ -45,7 +46,7 @@ class Hiding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPattern:
-    """One entry of an option: `keyspace.table.column`, each part with `*` and `?`; to truncate, `:length` behind it."""
+    """One entry of an option: `keyspace.table.column`, each part with `*` and `?`; for truncate, `:length` follows."""
 
     hiding: Hiding
     text: str
@@ -55,7 +56,7 @@ class ColumnPattern:
 
     @classmethod
     def parse(cls, hiding: Hiding, entry: str) -> ColumnPattern:
-        """Raises ConfigError."""
+        """The pattern of an entry. Raises ConfigError."""
         names, length = entry, ""
         if hiding is Hiding.TRUNCATE:
             names, _, length = entry.rpartition(":")
@@ -70,40 +71,40 @@ class ColumnPattern:
 
     @property
     def names_one_table(self) -> bool:
-        """True when keyspace and table have no wildcard."""
+        """True if keyspace and table have no wildcard."""
         return not any(each in self.table for each in _WILD)
 
     def is_of(self, table: str) -> bool:
-        """True when it may match columns of `keyspace.table`."""
+        """True if the pattern may match columns of `keyspace.table`."""
         return _matches(self.table, table)
 
     def matches(self, column: str) -> bool:
-        """True when it matches a column of a table that it is of."""
+        """True if the pattern matches a column of a table for which `is_of` is True."""
         return _matches(self.column, column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """A table as consumers see it, and the way there. `table` has the types of what is written, without what is dropped."""
+    """A table as consumers see it. `table` has the published types, and no columns that are dropped."""
 
     table: TableMetadata
     hidden: dict[str, Hiding]
-    """By column; never empty."""
+    """The ways in which columns are hidden, by column; never empty."""
     hides: dict[str, _Hide] = field(repr=False)
-    """What makes the published CQL bytes of a column that is hidden and not dropped."""
+    """By column that is hidden but not dropped: a function from its CQL bytes to the published CQL bytes."""
 
     @property
     def hides_key(self) -> bool:
-        """True when a column of the primary key is hidden."""
+        """True if a column of the primary key is hidden."""
         return any(column.name in self.hidden for column in self.table.primary_key)
 
     @property
     def hides_partition_key(self) -> bool:
-        """True when the row's token cannot be computed from the published key."""
+        """True if a partition key column is hidden: the published key does not give the row's token."""
         return any(column.name in self.hidden for column in self.table.partition_key)
 
     def shown(self, columns: Sequence[ColumnMetadata], values: Sequence[bytes | None]) -> list[bytes | None]:
-        """The published CQL bytes of these columns, up to the shorter of the two. Raises CqlValueError."""
+        """The published CQL bytes of these columns' values; `values` may be a prefix. Raises CqlValueError."""
         shown: list[bytes | None] = []
         for column, value in zip(columns, values, strict=False):
             hide = self.hides.get(column.name)
@@ -113,10 +114,11 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenColumns:
-    """What the options say.
+    """The options for hidden columns.
 
-    `has_range_markers`: the order of clustering columns matters to those who read the records. `serves_one_table`: each pattern
-    has to match a column of the table that is asked for; else only those that name it without wildcards have to.
+    `has_range_markers`: consumers get range deletions, so they need the order of clustering columns.
+    `serves_one_table`: every pattern for a table has to match a column of it; otherwise only patterns without wildcards
+    in the table's name have to.
     """
 
     patterns: Sequence[ColumnPattern]
@@ -126,7 +128,7 @@ class HiddenColumns:
     serves_one_table: bool = False
 
     def of(self, table: TableMetadata) -> PublishedTable | None:
-        """The table as it is published; None where nothing of it is hidden. Raises ConfigError with every problem."""
+        """The table as it is published; None if no column is hidden. Raises ConfigError with all problems."""
         patterns = [each for each in self.patterns if each.is_of(table.full_name)]
         if not patterns:
             return None
@@ -189,13 +191,16 @@ def _columns(table: TableMetadata) -> tuple[ColumnMetadata, ...]:
 
 
 def _matches_any(pattern: ColumnPattern, table: TableMetadata) -> bool:
-    """A column that was dropped counts: nothing of it is published, and its pattern may stay."""
+    """True if the pattern matches a column, also a dropped one: the pattern of a dropped column may stay."""
     names = [*(each.name for each in _columns(table)), *(each.name for each in table.dropped_columns)]
     return any(map(pattern.matches, names))
 
 
 def _first(patterns: Sequence[ColumnPattern], column: str) -> ColumnPattern | None:
-    """The one that shows least; of two that truncate, the shorter one."""
+    """The pattern for a column that shows least; if several truncate, the one with the smallest length.
+
+    None if none matches.
+    """
     order = list(Hiding)
     matching = [each for each in patterns if each.matches(column)]
     return min(matching, key=lambda each: (order.index(each.hiding), each.length), default=None)
@@ -230,7 +235,7 @@ def _hasher(key: bytes, cql_type: CqlType) -> _Hide:
 
 
 def _one_form(cql_type: CqlType, value: bytes) -> bytes:
-    """Values that are equal on the data topic in clear have equal hashes: these types have several forms of one value."""
+    """One form of a value, so that equal values have equal hashes: some types have several forms of one value."""
     if cql_type == NativeType("varint"):
         return minimal_varint(value)
     if cql_type == NativeType("decimal"):
@@ -254,7 +259,7 @@ def _cutter(cql_type: CqlType, length: int) -> _Hide:
         try:
             return value.decode()[:length].encode()
         except UnicodeDecodeError:
-            # Without the decoder's own text, which shows some of the value.
+            # Without the decoder's own text, which shows a part of the value.
             raise CqlValueError(cql_type, f"{len(value)} bytes are no UTF-8") from None
 
     return cut

@@ -5,7 +5,7 @@
     tuple -> {"index_0":...}, nulls written   user type -> its fields that are not null
     map -> object with text keys              everything else as in Avro
 
-Text is UTF-8 and escaped only where JSON asks for it; there is no white space.
+Text is UTF-8, escaped only where JSON requires it. There is no white space.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NULL: Final = "null"
 
 
 def json_text(cql_type: CqlType) -> JsonText:
-    """A function from a value of the type, in its Avro form, to its JSON text."""
+    """A function from the Avro value of a type to its JSON text."""
     write = _writer(cql_type)
     return lambda value: _NULL if value is None else write(value)
 

@@ -1,7 +1,7 @@
 """One message of an events topic: `MutationEvents`, several changed rows of one table from one segment.
 
-The Avro schema of each message's writer comes from the topic's schema registry, so that agents and connectors of
-neighbouring versions work together. New fields are nullable with a default, and are added at the end.
+A reader gets the Avro schema that a message was written with from the topic's schema registry, so that agents and
+connectors of neighbouring versions work together. New fields are nullable with a default, and are added at the end.
 """
 
 from __future__ import annotations
@@ -43,14 +43,20 @@ __all__ = [
 ]
 
 SNAPSHOT_SEGMENT_ID: Final = -2
-"""Of events that stand for no change: existing rows that a backfill asks for. No commit log has it."""
+"""Segment id of events without a change, for existing rows that a backfill requests.
+
+No commit log segment has this id.
+"""
 EXPIRY_SEGMENT_ID: Final = -3
-"""Of events that stand for no change: rows in which something has expired. Their kinds are ROW and STATIC_ROW, so that a
-connector of an earlier version publishes the row as it is. `columns` are those that were to go at `expiry_time_s`."""
+"""Segment id of events without a change, for rows in which a value or marker has expired.
+
+Their kinds are ROW and STATIC_ROW, so that a connector of an earlier version publishes the row as it is. `columns` are
+those that had to expire at `expiry_time_s`.
+"""
 NO_MARKER: Final = -1
-"""The change wrote no row marker."""
+"""`marker_expiry_s` of a change that wrote no row marker."""
 MARKER_STAYS: Final = 0
-"""The change wrote a row marker without a TTL."""
+"""`marker_expiry_s` of a change that wrote a row marker without a TTL."""
 
 
 class MutationKind(Enum):
@@ -71,10 +77,10 @@ class ClearingKind(Enum):
 
 
 class Clearing(NamedTuple):
-    """A node removed all rows of the table that it had written before this place of its log.
+    """A node removed all rows of the table that it had written before this position of its log.
 
-    `position` is in the message's segment; `time_ms` (since the epoch, by the node's clock) is later than the removed writes. Of a
-    DROP both tell when the agent noticed it.
+    `position` is in the message's segment. `time_ms` (since the epoch, by the node's clock) is later than the removed
+    writes. For a DROP, both show when the agent noticed it.
     """
 
     kind: ClearingKind
@@ -84,9 +90,9 @@ class Clearing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:
-    """Scope of a range deletion: CQL bytes of clustering prefixes; an empty prefix is an open end.
+    """Scope of a range deletion: clustering prefixes as CQL bytes. An empty prefix is an open end.
 
-    `start` and `end` are in clustering order: of a column that is ordered DESC, the start is the larger value.
+    `start` and `end` are in clustering order: for a column with DESC order, the start is the larger value.
     """
 
     start: tuple[bytes, ...]
@@ -109,7 +115,7 @@ class MutationEvent(NamedTuple):
     none (an UPDATE), `MARKER_STAYS`, else the second when it expires; None: unknown (older agents, snapshots).
     `columns` are the names of regular or static columns that were written or deleted.
 
-    A named tuple, for it is made for every change, six times as fast as a frozen dataclass.
+    It is a named tuple because one is made for every change, six times as fast as a frozen dataclass.
     """
 
     position: int
@@ -132,7 +138,7 @@ class MutationEvent(NamedTuple):
 class MutationEvents:
     """Events of one topic partition that were sent together, in commit log order.
 
-    A message with a `clearing` has no events, and is on every partition of the topic.
+    A message with a `clearing` has no events, and is sent to every partition of the topic.
     """
 
     node_id: UUID
@@ -189,7 +195,7 @@ _CLEARING: Final[AvroSchema] = {
     "type": "record",
     "name": "Clearing",
     "fields": [
-        # No enum: Pulsar's strategy FULL refuses one that gets another symbol.
+        # Not an enum: Pulsar's strategy FULL refuses an enum with a new symbol.
         {"name": "kind", "type": "string"},
         {"name": "position", "type": "int"},
         {"name": "time", "type": "long"},
@@ -214,12 +220,15 @@ def _events_schema(event_fields: list[AvroSchema], *more: AvroSchema) -> dict[st
 
 
 FIRST_MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIRST_FIELDS)
-"""The schema of messages that do not name theirs: those that the first version of the agent held on disk."""
+"""The schema of messages without a named schema, which only the first version of the agent held on disk."""
 _FIELDS: Final = [*_FIRST_FIELDS, _nullable("marker_expiry", "long")]
 MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIELDS)
 MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
 CLEARING_SCHEMA: Final = _events_schema(_FIELDS, _nullable("clearing", _CLEARING))
-"""Of messages with a clearing, which have no events: a connector of an earlier version acknowledges them, and does nothing."""
+"""The schema of messages with a clearing.
+
+They have no events, so a connector of an earlier version only acknowledges them.
+"""
 CLEARING_SCHEMA_TEXT: Final = schema_text(CLEARING_SCHEMA)
 
 
@@ -231,7 +240,7 @@ class _Bounds(TypedDict):
 
 
 class _Record(TypedDict):
-    """An event as fastavro has it."""
+    """An event as fastavro reads and writes it."""
 
     position: int
     ordinal: int
@@ -256,7 +265,7 @@ class _ClearingRecord(TypedDict):
 
 
 class _Message(TypedDict):
-    """A message as fastavro has it."""
+    """A message as fastavro reads and writes it."""
 
     node_id: str
     segment_id: int
@@ -313,7 +322,7 @@ def _message(events: MutationEvents) -> _Message:
 
 
 def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None) -> MutationEvents:
-    """A message back into events; `writer_schema` is the (parsed) schema that the message was written with.
+    """Decode a message to its events; `writer_schema` is the (parsed) schema that the message was written with.
 
     Raises MalformedEventsError.
     """

@@ -1,4 +1,4 @@
-"""NativeCodec: everything that is known of a native CQL type. To add a type is to add an entry to `CODECS`.
+"""NativeCodec: everything about a native CQL type. To add a type, add an entry to `CODECS`.
 
     text ascii -> str              boolean -> bool           blob -> bytes
     tinyint smallint int -> int    bigint counter -> int     float double -> float
@@ -40,29 +40,29 @@ _NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeCodec:
-    """One native type, between its CQL bytes and its Avro value."""
+    """Conversions of one native type between its CQL bytes, its Avro value and texts."""
 
     avro: AvroSchema
-    """Its Avro type, in the mapping that DataStax's connector established."""
+    """The Avro type, with the mapping of DataStax's connector."""
     read: ValueReader
     """CQL bytes to the Avro value. Bytes of length 0 are None for types that have no empty value of their own.
 
-    Raises struct.error, IndexError or UnicodeDecodeError for bytes that are no value of the type.
+    Raises struct.error, IndexError or UnicodeDecodeError for bytes that are not a value of the type.
     """
     json: JsonText
     """The Avro value as JSON text."""
     write: Callable[[AvroValue], bytes] | None = None
-    """The way back, for types that a primary key may have in an event of DataStax's agents.
+    """The Avro value to CQL bytes, for types of primary key columns in events of DataStax's agents.
 
-    These agents write tinyint and smallint without their sign (-5 as 251), which is corrected here, and cut `time` to
+    These agents write tinyint and smallint without their sign (-5 as 251), which is corrected here. They cut `time` to
     microseconds, which cannot be corrected. Raises ValueError, TypeError, KeyError, struct.error or OverflowError.
     """
     key_text: Callable[[AvroValue], str] = str
     """The Avro value as the text of a map key: `toString()` of the Java driver's value."""
     length: int | None = None
-    """Bytes of every non-empty value where Cassandra stores no length (AbstractType.valueLengthIfFixed).
+    """Length in bytes of every non-empty value, if Cassandra stores no length (AbstractType.valueLengthIfFixed).
 
-    None for all others, also those whose values always have the same length: tinyint, smallint, date, time.
+    None for all other types, even if all their values have the same length: tinyint, smallint, date, time.
     """
 
 
@@ -93,12 +93,12 @@ _ESCAPES: Final = {
 
 
 def json_string(text: str) -> str:
-    """A text as JSON, quotes included."""
+    """A text as JSON, with quotes."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def minimal_varint(data: bytes) -> bytes:
-    """The same two's complement number without needless leading bytes, as Java's BigInteger.toByteArray."""
+    """The same two's complement number in the fewest bytes, as Java's BigInteger.toByteArray returns it."""
     at = 0
     while at + 1 < len(data) and (data[at], data[at + 1] >> 7) in ((0x00, 0), (0xFF, 1)):
         at += 1
@@ -178,7 +178,10 @@ def _read_duration(data: bytes) -> AvroValue:
 
 
 def unsigned_vint(data: bytes, at: int) -> tuple[int, int]:
-    """o.a.c.utils.vint.VIntCoding: the number of leading one bits is the number of further bytes."""
+    """An unsigned vint and its end. The number of leading one bits is the number of further bytes.
+
+    Cassandra source: o.a.c.utils.vint.VIntCoding.
+    """
     first = data[at]
     extra = 8 - (~first & 0xFF).bit_length() if first != 0xFF else 8
     end = at + 1 + extra
@@ -284,7 +287,7 @@ def _decimal_text(value: AvroValue) -> str:
 
 
 def _timestamp_text(value: AvroValue) -> str:
-    """`Instant.toString`: no fraction when it is zero, else three digits."""
+    """The text of Java's `Instant.toString`: no fraction if it is zero, else three digits."""
     assert isinstance(value, int)
     seconds, milliseconds = divmod(value, 1000)
     days, second_of_day = divmod(seconds, 86_400)
@@ -294,7 +297,7 @@ def _timestamp_text(value: AvroValue) -> str:
 
 
 def _date_text(value: AvroValue) -> str:
-    """`LocalDate.toString`, for years that Python's calendar does not reach too."""
+    """The text of Java's `LocalDate.toString`, also for years outside Python's calendar."""
     assert isinstance(value, int)
     cycles, days = divmod(value, 146_097)  # days of 400 Gregorian years
     within = _EPOCH + timedelta(days=days)
@@ -307,7 +310,7 @@ def _date_text(value: AvroValue) -> str:
 
 
 def time_text(nanoseconds: int) -> str:
-    """`LocalTime.toString`: the shortest of HH:mm, HH:mm:ss and 3, 6 or 9 digits of a fraction."""
+    """The text of Java's `LocalTime.toString`: the shortest of HH:mm, HH:mm:ss and 3, 6 or 9 digits of a fraction."""
     seconds, fraction = divmod(nanoseconds, _NANOSECONDS_PER_SECOND)
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
     if not seconds % 60 and not fraction:
@@ -404,4 +407,4 @@ CODECS: Final[Mapping[str, NativeCodec]] = {
         key_text=_varint_text,
     ),
 }
-"""By the type's CQL name; `varchar` is `text`."""
+"""The codecs by the type's CQL name; `varchar` is `text`."""

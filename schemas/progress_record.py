@@ -1,9 +1,9 @@
-"""A message of the progress topic: until when the events topics have every write that one node answered.
+"""A message of the progress topic: the time up to which the events topics have every write that one node answered.
 
-One record a node, which is the message's key, so that compaction keeps the newest. For each table there are a few
-checkpoints: a time, and where each partition of the events topic ended then for this node. A consumer whose
-subscription has passed these positions has every write that the node answered before the time. The older checkpoints
-are for a subscription that is behind. New fields are nullable, with a default.
+The message's key is the node, so that compaction keeps the newest record of each node. For each table, a record has a
+few checkpoints: a time, and the node's last position in each partition of the events topic at that time. A consumer
+whose subscription has passed these positions has every write that the node answered before the time. The older
+checkpoints are for a subscription that is behind. New fields are nullable, with a default.
 """
 
 from __future__ import annotations
@@ -43,14 +43,18 @@ class TopicPosition(NamedTuple):
 
 
 UNKNOWN_POSITION: Final = TopicPosition(-1, -1)
-"""Any entry of the partition up to its end may be of the node: this agent has not published to it, and one before it may have, or
-the broker took the last message without a position (de-duplication, when a message was sent again)."""
+"""The node's last position is not known: any entry of the partition up to its end may be the node's.
+
+Either this agent has not published to the partition, but an earlier one may have. Or the broker accepted the last
+message without a position (de-duplication of a message that was sent again).
+"""
 
 
 class Checkpoint(NamedTuple):
-    """Every write that the node answered before `resolved_ms` (its clock, since the epoch) is on the events topic, up to here.
+    """Every write that the node answered before `resolved_ms` is on the events topic, at or before `positions`.
 
-    `positions` has one for each partition of the topic; where it is too short, they are unknown.
+    `resolved_ms` is by the node's clock, since the epoch. `positions` has one position for each partition of the topic;
+    missing positions at its end are unknown.
     """
 
     resolved_ms: int
@@ -59,7 +63,10 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """How it stands with one table. `checkpoints` begin with the newest; `stopped` says why no newer one comes, for people."""
+    """The progress of one table.
+
+    `checkpoints` begin with the newest. `stopped`: the reason why no newer one comes, if any.
+    """
 
     keyspace: str
     table: str
@@ -74,7 +81,7 @@ class TableProgress:
 
 
 class Peer(NamedTuple):
-    """A node of the cluster, as the record's node knows it; the record's own node is among them."""
+    """A node of the cluster, as the record's node knows it. The record's own node is one of the peers, too."""
 
     host_id: UUID
     address: str
@@ -85,7 +92,8 @@ class Peer(NamedTuple):
 class ProgressRecord:
     """The progress of one node, as of `published_ms` (its clock, since the epoch).
 
-    `behind` says why no table of the node gets on. `replication` has the options of each keyspace with such a table.
+    `behind` is the reason why no table of the node makes progress, if any. `replication` has the replication options of
+    each keyspace in `tables`.
     """
 
     node_id: UUID
@@ -105,7 +113,7 @@ _CHECKPOINT: Final[AvroSchema] = {
     "name": "Checkpoint",
     "fields": [
         {"name": "resolved_ms", "type": "long"},
-        # Ledger and entry of each partition, one behind the other.
+        # Ledger and entry of each partition, one after the other.
         {"name": "positions", "type": {"type": "array", "items": "long"}},
     ],
 }
@@ -150,12 +158,15 @@ _PARSED: Final = fastavro.parse_schema(_SCHEMA)
 
 
 def progress_topic(prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
-    """The full name of the progress topic of all tables behind an events prefix. No table's topic is called so: it has a dot."""
+    """The full name of the progress topic of all tables with an events prefix.
+
+    It is no table's topic, whose name has a dot.
+    """
     return full_topic_name(f"{prefix}progress")
 
 
 def encode_progress(record: ProgressRecord) -> bytes:
-    """A record as it is sent."""
+    """The bytes of a record's message."""
     buffer = io.BytesIO()
     fastavro.schemaless_writer(
         buffer,
@@ -173,7 +184,7 @@ def encode_progress(record: ProgressRecord) -> bytes:
 
 
 def decode_progress(payload: bytes) -> ProgressRecord:
-    """A record as it was sent by this version. Raises MalformedProgressError."""
+    """The record of a message, which this version sent. Raises MalformedProgressError."""
     try:
         fields: Any = fastavro.schemaless_reader(io.BytesIO(payload), _PARSED, None)
         return ProgressRecord(

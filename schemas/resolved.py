@@ -1,8 +1,9 @@
-"""Resolved timestamps: until when a table's data topic is complete, from the nodes' progress and the connector's cursor.
+"""Resolved timestamps: the time up to which a table's data topic is complete.
 
-Every write that Cassandra acknowledged before a table's resolved timestamp is in its data topic. It is the least over
-the nodes of the newest checkpoint whose positions the connector's subscription has passed: the connector acknowledges
-an event when the data topic has its row. Times are those of the nodes' clocks.
+They come from the nodes' progress and the connector's cursor. Every write that Cassandra acknowledged before a table's
+resolved timestamp is in its data topic. For each node, the newest checkpoint counts whose positions the connector's
+subscription has passed, because the connector acknowledges an event when the data topic has its row. The resolved
+timestamp is the lowest of these times. Times are those of the nodes' clocks.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _SILENT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCursor:
-    """One partition of the events topic: what the subscription has acknowledged without a gap, and the last entry.
+    """A partition of the events topic: up to where the subscription has acknowledged all, and the last entry.
 
-    Without any message `end` is UNKNOWN_POSITION. `is_held`: `consumed` is before an acknowledged event, which is a dead letter.
+    If the partition has no message, `end` is UNKNOWN_POSITION. `is_held`: an event after `consumed` was acknowledged
+    only because it is a dead letter.
     """
 
     consumed: TopicPosition
@@ -34,7 +36,10 @@ class PartitionCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResolved:
-    """Until when the data topic has what one node took; None when that is not known. `why` is it that no newer one counts."""
+    """The time up to which the data topic has one node's writes; None if not known.
+
+    `why` no newer time counts, if any.
+    """
 
     node_id: UUID
     address: str
@@ -44,7 +49,10 @@ class NodeResolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResolved:
-    """A table's resolved timestamp, in milliseconds since the epoch; None when there is none. `problems` are for people."""
+    """A table's resolved timestamp, in milliseconds since the epoch; None if there is none.
+
+    `problems` are for people.
+    """
 
     table: str
     resolved_ms: int | None
@@ -53,7 +61,10 @@ class TableResolved:
 
 
 def pinned(checkpoint: Checkpoint, partitions: Sequence[PartitionCursor]) -> Checkpoint:
-    """The same with the ends, which were looked up after the checkpoint was published, for positions that are unknown."""
+    """The checkpoint with the ends of the partitions in place of unknown positions.
+
+    The ends must have been looked up after the checkpoint was published.
+    """
     known = [*checkpoint.positions[: len(partitions)]]
     known += [UNKNOWN_POSITION] * (len(partitions) - len(known))
     return Checkpoint(
@@ -74,8 +85,8 @@ def resolved_of(
 ) -> TableResolved:
     """The resolved timestamp of `keyspace.table`.
 
-    `records` are the newest ones, by node; `earlier` checkpoints that were pinned before; `partitions` of the events topic,
-    looked up after the records; none when there is no topic, because nothing was ever published.
+    `records` are the newest records by node. `earlier` are checkpoints that were pinned before. `partitions` are those
+    of the events topic, looked up after the records; empty if there is no topic, because nothing was ever published.
     """
     nodes = [
         _node(table, peer, records.get(peer.host_id), earlier.get(peer.host_id, ()), partitions, now_ms)
@@ -105,8 +116,8 @@ def _node(
     if progress is None:
         why = "its agent does not publish this table"
         return NodeResolved(node_id=peer.host_id, address=peer.address, resolved_ms=None, why=why)
-    # More positions than the topic has partitions are those of another topic of the name, which is gone.
-    # Without checkpoints in its newest record, an agent has taken back the earlier ones: the events topic was lost.
+    # A checkpoint with more positions than the topic has partitions is of an earlier topic with the same name.
+    # An agent whose newest record has no checkpoints has withdrawn the earlier ones: the events topic was lost.
     known = (*progress.checkpoints, *earlier) if progress.checkpoints else ()
     candidates = [each for each in known if len(each.positions) <= len(partitions)]
     passed = [each.resolved_ms for each in candidates if _is_passed(pinned(each, partitions), partitions)]
@@ -151,27 +162,27 @@ def _is_passed(checkpoint: Checkpoint, partitions: Sequence[PartitionCursor]) ->
 
 
 def _members(table: str, records: Mapping[UUID, ProgressRecord]) -> list[Peer]:
-    """Nodes that may have taken a write of the table, by id: those of the cluster, and those with a record."""
+    """Nodes that may have accepted a write of the table, by id: nodes of the cluster, and nodes with a record."""
     newest_ms = max((each.published_ms for each in records.values()), default=0)
     fresh = [each for each in records.values() if newest_ms - each.published_ms < _FRESH_MS]
     members: dict[UUID, Peer] = {each.node_id: Peer(each.node_id, "", "") for each in records.values()}
     for record in sorted(fresh, key=lambda each: each.published_ms):
         members |= {each.host_id: each for each in record.peers}
     centers = _data_centers(table, fresh)
-    # A node that is not known to be elsewhere counts.
+    # A node counts unless it is known to be in another data center.
     wanted = [each for each in members.values() if not centers or not each.data_center or each.data_center in centers]
     return sorted(wanted, key=lambda each: each.host_id.bytes)
 
 
 def _replications(table: str, records: Iterable[ProgressRecord]) -> list[Mapping[str, str]]:
-    """As each of the records has it, the newest one first: an agent may not know yet of a change."""
+    """The replication of the table's keyspace in each record, the newest first: an agent may not know a change yet."""
     keyspace = table.partition(".")[0]
     known = [each for each in records if keyspace in each.replication]
     return [each.replication[keyspace] for each in sorted(known, key=lambda each: -each.published_ms)]
 
 
 def _data_centers(table: str, records: Iterable[ProgressRecord]) -> set[str]:
-    """Where the table has replicas by any of the records; none when it may have them everywhere."""
+    """Data centers with replicas of the table by any record; empty if all data centers may have replicas."""
     found = _replications(table, records)
     if not all(each.get("class", "").endswith("NetworkTopologyStrategy") for each in found):
         return set()
@@ -180,7 +191,7 @@ def _data_centers(table: str, records: Iterable[ProgressRecord]) -> set[str]:
 
 
 def _without(table: str, records: Mapping[UUID, ProgressRecord], nodes: Sequence[NodeResolved]) -> list[str]:
-    """The timestamp without the nodes that are behind."""
+    """A line with the timestamp without the nodes that have a problem; empty if there is no such node, or no other."""
     late = [each for each in nodes if each.why is not None]
     others = [each.resolved_ms for each in nodes if each.why is None and each.resolved_ms is not None]
     if not late or not others:

@@ -1,8 +1,8 @@
 """Avro schemas of the data topic's key and value, and of the key in an event, from a table's metadata.
 
-Texts and bytes are those of DataStax's connector: record `<keyspace>.<table>`, doc `Table <keyspace>.<table>`, partition
-columns bare, everything else nullable with default null, user types and tuples as named records, `cql_*` logical types.
-Names that Avro refuses are those of `schemas.avro_names`.
+Schema texts and encoded bytes are the same as DataStax's connector has: record `<keyspace>.<table>`, doc `Table
+<keyspace>.<table>`, partition key columns not nullable, all other columns nullable with default null, user types and
+tuples as named records, `cql_*` logical types. `schemas.avro_names` replaces names that Avro refuses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 RecordWriter = Callable[[Mapping[str, AvroValue]], bytes]
 
 _ROOT: Final = "table__"
-# Names that a type inside a schema cannot have: a reference by that name would mean something else.
+# Names that a named type in a schema cannot have: a reference to such a name would mean another type.
 _RESERVED: Final = (
     "null", "boolean", "int", "long", "float", "double", "bytes", "string",
     "record", "enum", "array", "map", "union", "fixed", "error", "cql_decimal", "cql_duration",
@@ -51,19 +51,22 @@ _RESERVED: Final = (
 
 
 def data_key_schema(table: TableMetadata) -> AvroSchema:
-    """Key of the data topic: partition columns bare, clustering columns nullable with default null."""
+    """Key of the data topic: partition key columns not nullable, clustering columns nullable with default null."""
     return _record(table, f"Table {table.full_name}", table.primary_key)
 
 
 def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
-    """Value of the data topic: the given value columns (all by default); a table of keys only repeats its key."""
+    """Value of the data topic: the given value columns (by default all).
+
+    A table with only key columns repeats its key.
+    """
     if not table.value_columns:
         return data_key_schema(table)
     return _record(table, f"Table {table.full_name}", table.value_columns if columns is None else columns)
 
 
 def data_row_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
-    """Value of the format `json`: the key's columns, then the given value columns (all by default)."""
+    """Value of the format `json`: the key's columns, then the given value columns (by default all)."""
     values = table.value_columns if columns is None else tuple(columns)
     return _record(table, f"Table {table.full_name}", table.primary_key + tuple(values))
 
@@ -75,17 +78,18 @@ def events_key_schema(table: TableMetadata) -> AvroSchema:
 
 
 def schema_text(schema: AvroSchema) -> str:
-    """The JSON text as Java's Avro writes it: no blanks, attributes in order."""
+    """The JSON text as Java's Avro library writes it: without blanks, attributes in order."""
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
 def record_writer(schema: AvroSchema) -> RecordWriter:
     """A function that writes a record (column name -> Avro value) as Avro binary, without header.
 
-    It raises what fastavro raises for a value that does not fit (ValueError, TypeError, KeyError, OverflowError).
+    For a value that does not fit, it raises fastavro's errors (ValueError, TypeError, KeyError, OverflowError).
     """
     bare = cast("dict[str, object]", _without_namespaces(schema))
-    # Nobody refers to the table's own name, and fastavro would take one like `string` for Avro's.
+    # The table's name is replaced: nothing refers to it, and fastavro would take a name like `string` for Avro's own
+    # type.
     parsed = fastavro.parse_schema({**bare, "name": _ROOT})
 
     def write(record: Mapping[str, AvroValue]) -> bytes:
@@ -128,14 +132,14 @@ def _record(
 
 
 def _with_cql_name(named: dict[str, AvroSchema | int | None], cql_name: str) -> AvroSchema:
-    """The name in CQL, where Avro's is another."""
+    """`named` with its CQL name, if that differs from its Avro name."""
     if named["name"] != cql_name:
         named[CQL_NAME] = cql_name
     return named
 
 
 class _AvroTypes:
-    """Types of one schema: a named record is spelled out once and referred to by name afterwards."""
+    """Types of one schema. A named record is defined once; later uses refer to its name."""
 
     def __init__(self, table: str) -> None:
         self._taken = {table, *_RESERVED}
@@ -197,7 +201,10 @@ def _type_text(cql_type: CqlType) -> str:
 
 
 def _without_namespaces(schema: object) -> object:
-    """Bytes do not depend on names, and fastavro does not look up `cql_decimal` outside the record's namespace."""
+    """The schema without namespaces, because fastavro does not find `cql_decimal` outside the record's namespace.
+
+    The encoded bytes do not depend on names.
+    """
     if isinstance(schema, dict):
         return {key: _without_namespaces(value) for key, value in schema.items() if key != "namespace"}
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""From rows of `system_schema` to TableMetadata: the one way, whether they come from a node or from a file.
+"""Makes TableMetadata from rows of `system_schema`, for rows of a node and of a file alike.
 
 The rows are plain JSON, as `cdc decode --schema FILE` takes them: an object of lists of row objects, sets and lists as
 arrays, maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in Z. `dropped_time` may be an
@@ -25,8 +25,8 @@ __all__ = ["SELECTS", "Row", "SystemSchema", "SystemSchemaError", "tables_of", "
 Row = Mapping[str, object]
 SystemSchema = Mapping[str, Sequence[Row]]
 
-# What a node is asked for, by name of the list. Columns are named: `SELECT *` of dropped_columns can make drivers fail
-# on an out-of-range dropped_time, hence the blob.
+# The queries of a node, by name of the list. dropped_time is read as a blob, because drivers may fail on a time that is
+# out of their range.
 SELECTS: Final[Mapping[str, str]] = {
     "keyspaces": "SELECT keyspace_name, durable_writes, replication FROM system_schema.keyspaces",
     "tables": "SELECT keyspace_name, table_name, id, flags, cdc FROM system_schema.tables",
@@ -40,7 +40,7 @@ SELECTS: Final[Mapping[str, str]] = {
 
 
 class SystemSchemaError(CdcError):
-    """The rows cannot be a Cassandra schema: names the list, the row and what is wrong with it."""
+    """The rows are not a Cassandra schema. The text names the row, and its list or column."""
 
 
 def tables_of(schema: SystemSchema) -> dict[UUID, TableMetadata]:
@@ -108,7 +108,7 @@ def _by_table(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _user_types(rows: Sequence[Row]) -> dict[str, dict[str, UserType]]:
-    """User types per keyspace; a type may use others, in any order of rows, but never itself."""
+    """User types by keyspace. A type may use other types, whose rows may be in any order, but not itself."""
     resolved: dict[str, dict[str, UserType]] = defaultdict(dict)
     waiting = list(rows)
     while waiting:
@@ -129,7 +129,7 @@ def _user_types(rows: Sequence[Row]) -> dict[str, dict[str, UserType]]:
 
 
 def _texts(row: Row, name: str) -> tuple[str, ...]:
-    """A list's elements as text; none for null."""
+    """A list's elements as text; empty for null."""
     found: Any = row.get(name)
     return tuple(map(str, found or ()))
 
@@ -184,7 +184,7 @@ def _named(columns: Iterable[ColumnMetadata], kind: ColumnKind) -> tuple[ColumnM
 
 
 def _without_empty_type(column: ColumnMetadata) -> ColumnMetadata:
-    """The value column of a dense table without one is stored as type `empty`: opaque bytes of no length."""
+    """The column with EmptyType if its type is `empty`: a dense table without a value column has such a column."""
     is_empty = str(column.type) == "empty"
     return replace(column, type=CustomType("org.apache.cassandra.db.marshal.EmptyType")) if is_empty else column
 

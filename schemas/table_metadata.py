@@ -25,7 +25,7 @@ class ColumnKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMetadata:
-    """One column; `position` orders the columns of a key and is -1 for others."""
+    """One column. `position` is the order of the columns of a key; -1 for other columns."""
 
     name: str
     kind: ColumnKind
@@ -36,7 +36,7 @@ class ColumnMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedColumn:
-    """A column that was dropped: cells of it with `timestamp <= dropped_time_us` no longer exist."""
+    """A column that was dropped: its cells with `timestamp <= dropped_time_us` no longer exist."""
 
     name: str
     kind: ColumnKind
@@ -48,8 +48,8 @@ class DroppedColumn:
 class TableMetadata:
     """One table (or materialized view) under one table id. Static and regular columns are ordered by name.
 
-    `flags` are those of `system_schema.tables.flags` (compound, counter, dense, super). `generation`: Cassandra's write time of its
-    CREATE in microseconds, where that was asked for.
+    `flags` are those of `system_schema.tables.flags` (compound, counter, dense, super). `generation` is Cassandra's
+    write time of the table's CREATE in microseconds; None if it was not queried.
     """
 
     keyspace: str
@@ -92,7 +92,7 @@ def is_earlier(table_id: UUID, other: UUID) -> bool:
 
 
 def is_earlier_life(table: TableMetadata, other: TableMetadata) -> bool:
-    """True when the first one was certainly created before the other, also where an earlier id has come back (`WITH ID`)."""
+    """True if the first table was certainly created first, even if an earlier id is used again (`WITH ID`)."""
     if table.generation is not None and other.generation is not None:
         return table.generation < other.generation
     return is_earlier(table.table_id, other.table_id)

@@ -1,4 +1,4 @@
-"""Names of topics. A table's topic is a prefix, which may have tenant and namespace, and `<keyspace>.<table>`."""
+"""Names of topics. A table's topic is a prefix, which may contain tenant and namespace, and `<keyspace>.<table>`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_EVENTS_PREFIX: Final = "persistent://public/default/cdc-events-"
 DEFAULT_DATA_PREFIX: Final = "persistent://public/default/data-"
 DEFAULT_SUBSCRIPTION: Final = "sub"
 RESEND_SUBSCRIPTION: Final = "resend"
-"""Of a topic of dead letters: what it has not acknowledged waits for a person."""
+"""Subscription of a dead-letter topic. Dead letters that it has not acknowledged wait for `cdc connector resend`."""
 
 
 def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX) -> str:
@@ -33,22 +33,25 @@ def events_topic(keyspace: str, table: str, prefix: str = DEFAULT_EVENTS_PREFIX)
 
 
 def dead_letters_topic(events: str) -> str:
-    """The full name of the connector's dead-letter topic for this events topic, or for a prefix of such topics: one a namespace."""
+    """The full name of the dead-letter topic for an events topic, or for a prefix of such topics.
+
+    Each namespace has one.
+    """
     return f"{full_topic_name(events).rpartition('/')[0]}/cdc-dead-letters"
 
 
 def schema_changes_topic(events: str, keyspace: str, table: str) -> str:
-    """The topic of changed definitions: the prefix of this events topic of the table, and `schema-changes`.
+    """The topic of changed table definitions: the prefix of this table's events topic, and `schema-changes`.
 
-    Behind the default prefix, when the topic's name has another form.
+    The prefix is the default one if the events topic's name does not end with the table's name.
     """
     return f"{_prefix_of(events, keyspace, table)}schema-changes"
 
 
 def expiry_topic(events: str, keyspace: str, table: str) -> str:
-    """Where rows wait for the second in which they expire: `expiry-<keyspace>.<table>` behind the same prefix.
+    """The topic where rows wait for the second in which they expire: the same prefix, and `expiry-<keyspace>.<table>`.
 
-    No keyspace has such a name, so it is no other table's events topic.
+    No keyspace name can have a hyphen, so it is not the events topic of another table.
     """
     return f"{_prefix_of(events, keyspace, table)}expiry-{keyspace}.{table}"
 
@@ -59,7 +62,7 @@ def _prefix_of(events: str, keyspace: str, table: str) -> str:
 
 
 def full_topic_name(topic: str) -> str:
-    """`persistent://tenant/namespace/name` for a name that may be short, as Pulsar's clients complete it."""
+    """`persistent://tenant/namespace/name` of a name that may be short, completed as Pulsar's clients do."""
     if "://" in topic:
         return topic
     if topic.count("/") == 2:
@@ -68,12 +71,12 @@ def full_topic_name(topic: str) -> str:
 
 
 def rest_path(topic: str) -> str:
-    """A topic's full name as Pulsar's admin interface has it in paths: `tenant/namespace/name`, quoted."""
+    """A topic's full name as in paths of Pulsar's admin interface: `tenant/namespace/name`, quoted."""
     return "/".join(quote(part, safe="") for part in topic.removeprefix("persistent://").split("/"))
 
 
 def partition_of_token(token: int, partitions: int) -> int:
-    """The topic partition of a Murmur3 token: its top 16 bits, from the smallest token to the largest, modulo.
+    """The topic partition of a Murmur3 token: its top 16 bits, counted from the smallest token, modulo `partitions`.
 
     DataStax's rule: `((int16)(token >>> 48) + 32768) % partitions`.
     """

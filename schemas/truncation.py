@@ -1,10 +1,10 @@
-"""What a node notes of truncations: `system.local.truncated_at`, a `map<uuid, blob>` from table ids to
+"""A node's truncation records: `system.local.truncated_at`, a `map<uuid, blob>` from table ids to big-endian values
 
-    segment id   long    where the node's log was when its memtable was flushed for the truncation: what is before is gone
-    position     int
+    segment id   long    the log's segment and position when the memtable was flushed for the truncation: earlier
+    position     int     writes are gone
     time         long    milliseconds since the epoch, by the node's clock, after that flush
 
-all big endian. DROP TABLE removes the entry. The same from 3.11 to 5.0. Cassandra source:
+DROP TABLE removes the entry. The form is the same from 3.11 to 5.0. Cassandra source:
 o.a.c.db.SystemKeyspace.saveTruncationRecord.
 """
 
@@ -29,7 +29,10 @@ class Truncation(NamedTuple):
 
 
 def truncations_of(truncated_at: Mapping[UUID, bytes] | None) -> dict[UUID, Truncation]:
-    """The column as the driver has it, None where it is empty. Values of another form are left out."""
+    """Truncations by table id, from the driver's value of the column (None if empty).
+
+    Values of another form are left out.
+    """
     if truncated_at is None:
         return {}
     return {

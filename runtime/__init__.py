@@ -1,1 +1,1 @@
-"""Threads of a process that runs for months: how they start and stop, wait before they retry, and warn."""
+"""Threads of a process that runs for months: start and stop, back-off before a retry, repeated warnings."""

@@ -13,7 +13,10 @@ _MOST_DOUBLINGS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses that double from `shortest_s` up to `longest_s`. Half of each is left to chance, so that many clients spread out."""
+    """Pauses that double from `shortest_s` up to `longest_s`.
+
+    Half of each is random, so that many clients spread out.
+    """
 
     shortest_s: float
     longest_s: float

@@ -1,4 +1,4 @@
-"""The folder for what a user's processes keep for the next ones: the servers' files, Spark's home."""
+"""The folder for files that a user's processes keep for later ones: the servers' files, Spark's home."""
 
 from __future__ import annotations
 

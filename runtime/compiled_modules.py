@@ -1,12 +1,12 @@
-"""Groups of modules that mypyc compiles, and when they run instead of their sources.
+"""Groups of modules that mypyc compiles, and when Python loads them instead of their sources.
 
-`cdc compile` puts a group's modules into a folder that is named by :func:`build_key`. Python does not look there by itself, so
-they never stand in the way of a source. The key is a hash of sources and the interpreter's ABI: what was compiled from other
-sources, or for another Python, is not loaded. All of a group are loaded or none: compiled modules call each other without
-asking Python which module is meant.
+`cdc compile` puts a group's modules into a folder that is named by :func:`build_key`. Python does not search there by
+itself, so the compiled modules never hide a source. The key has a hash of the sources and the interpreter's ABI:
+modules that were compiled from other sources, or for another Python, are not loaded. All modules of a group are loaded,
+or none: compiled modules call each other directly, without Python's import system.
 
-Which sources count, where the folder is, and what is told of it, is the products' own: `change_agent.decoder` and
-`source_connector.compiled`. No file is read here.
+The products decide which sources count, where the folder is, and what they report: `change_agent.decoder` and
+`source_connector.compiled`. This module reads no file.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _CHOICES: Final = ("auto", "compiled", "python")
 
 
 def abi() -> str:
-    """The kind of this Python, as the names of its compiled modules have it: `cpython-311-x86_64-linux-gnu`."""
+    """The ABI of this Python, as in the names of its compiled modules: `cpython-311-x86_64-linux-gnu`."""
     return str(sysconfig.get_config_var("SOABI"))
 
 
 def build_key(sources: Iterable[tuple[str, bytes]]) -> str:
-    """What the folder of modules compiled of these sources, names and contents in a fixed order, is called: ABI and hash."""
+    """Name of the folder for modules compiled from these sources: the ABI, and a hash of their names and contents."""
     digest = hashlib.sha256()
     for name, content in sources:
         digest.update(name.encode() + b"\0" + content + b"\0")
@@ -46,8 +46,8 @@ def build_key(sources: Iterable[tuple[str, bytes]]) -> str:
 class CompiledGroup:
     """Modules that are compiled together.
 
-    `name` is that of the library which mypyc makes of them, `option` the variable of the environment that chooses: `auto`
-    (compiled where they were compiled), `compiled` (or an error, never something else), `python`.
+    `name` is the name of the library that mypyc makes of them. `option` is the environment variable that chooses:
+    `auto` (the compiled modules if there are any), `compiled` (an error without them), `python`.
     """
 
     name: str
@@ -55,9 +55,10 @@ class CompiledGroup:
     modules: tuple[str, ...]
 
     def load(self, choice: str, folder: str, missing: str | None) -> bool:
-        """Let the modules come from where `choice` says; called once, before one of them is imported. True for compiled.
+        """Let Python load the modules as `choice` says.
 
-        `missing` says why `folder` does not exist; None if it does. Raises ConfigError.
+        Called once, before one of them is imported. True for compiled ones. `missing` is the reason why `folder` does
+        not exist; None if it exists. Raises ConfigError.
         """
         if choice not in _CHOICES:
             raise ConfigError.of(self.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
@@ -70,7 +71,7 @@ class CompiledGroup:
 
 
 class _CompiledModules(MetaPathFinder):
-    """Finds a group's modules in their folder, before Python finds the sources."""
+    """Finds a group's compiled modules in their folder, before Python finds the sources."""
 
     def __init__(self, group: CompiledGroup, folder: str) -> None:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")

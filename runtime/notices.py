@@ -1,4 +1,4 @@
-"""Notices: warnings that may repeat. The log has the first of each subject; metrics have the rest."""
+"""Notices: warnings that may repeat. The log has the first one of each subject; metrics count all."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Notices:
     def say(
         self, subject: str, text: str, hint: Callable[[], str] | None = None, *, level: int = logging.WARNING
     ) -> None:
-        """Log a warning, unless the subject had one a moment ago.
+        """Log a warning, unless the subject had one shortly before.
 
-        `hint` returns what explains the text; it may take seconds, and is called only when the warning is logged.
+        `hint` returns an addition to the text. It may take seconds, and is called only when the warning is logged.
         """
         now = time.monotonic()
         said_at = self._said_at.get(subject)
@@ -37,6 +37,6 @@ class Notices:
             self._log.log(level, "%s%s", text, hint() if hint else "")
 
     def clear(self, subject: str, text: str = "") -> None:
-        """The subject's trouble is over. `text` says so, as information, where there was a warning."""
+        """Note that the subject's problem is over. Log `text` as information if there was a warning."""
         if self._said_at.pop(subject, None) is not None and text:
             self._log.info("%s", text)

@@ -1,4 +1,4 @@
-"""Stage: one thread of a process, from its start to what ended it."""
+"""Stage: one thread of a process, with its start, stop and failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Stage(ABC):
-    """Runs `run` once on a separate thread. What `run` raises is logged with its traceback and kept as `failure`.
+    """Runs `run` once on a separate thread. An exception of `run` is logged with its traceback and kept as `failure`.
 
-    `on_failure` gets it too, on the stage's thread. A stage that was never started can be stopped, and every stage can be stopped twice.
+    `on_failure` gets it too, on the stage's thread. A stage that was never started may be stopped, and every stage may
+    be stopped twice.
     """
 
     def __init__(
@@ -36,30 +37,30 @@ class Stage(ABC):
         """The stage's work. It returns soon after `stopping` is set."""
 
     def wake(self) -> None:
-        """End a wait of `run` that `stopping` does not end, such as that for a message; nothing by default."""
+        """End a wait of `run` that `stopping` does not end, such as a wait for a message. Does nothing by default."""
         return
 
     @property
     def is_started(self) -> bool:
-        """Also true when it has ended."""
+        """True if the stage was started, also after its end."""
         return self._thread.ident is not None
 
     @property
     def is_running(self) -> bool:
-        """Started, and not ended."""
+        """True if the stage was started and has not ended."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin; once."""
+        """Start the thread. May be called once."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Let `run` return; does not wait for it."""
+        """Ask `run` to return. Does not wait for its end."""
         self.stopping.set()
         self.wake()
 
     def stop(self) -> None:
-        """Let `run` return, and wait for it."""
+        """Ask `run` to return, and wait for its end."""
         self.ask_to_stop()
         self.join()
 
@@ -69,7 +70,7 @@ class Stage(ABC):
             self._thread.join(timeout_s)
 
     def fail(self, error: Exception) -> None:
-        """Take an error as the stage's own, also from a thread that works for it. The first one is kept."""
+        """Log an error as a failure of the stage, also for a thread that works for it. The first error is kept."""
         _log.error("the %s failed", self.name, exc_info=error)
         if self.failure is None:
             self.failure = error

@@ -1,4 +1,4 @@
-"""Avro values of key columns -> CQL bytes, for keys that DataStax's agents wrote: the reverse of `schemas.cql_value`."""
+"""Avro values of key columns -> CQL bytes, for keys of DataStax's agents: the reverse of `schemas.cql_value`."""
 
 from __future__ import annotations
 

@@ -4,18 +4,18 @@
 
     kind             on every record: `row`, `row_deletion`, `static_row`, `partition_deletion`, `range_deletion`
     table_id         uuid of the table that the change belonged to
-    table_generation microseconds, Cassandra's write time of the table's CREATE. If a table was dropped and created again,
-                     the later one has the greater generation, with any id. Absent on records of earlier versions
+    table_generation microseconds, Cassandra's write time of the table's CREATE. If a table was dropped and created
+                     again, the later one has the greater generation, with any id. Absent on records of earlier versions
     node, segpos     host id of the node, and `<segment id>:<position>` of the change in its commit log
     expires_at       seconds since the epoch when the whole row of the record expires. Absent: it stays, or may stay
     columns_expire_at   JSON object, seconds by column, named as in the value: the column is null from then on
     cells_expire_at  seconds when the last of the row's values expires. Without `expires_at` the row itself may stay
     row_marker       `expires`: no row marker of an earlier INSERT keeps the row beyond `expires_at`. Absent: not known
     deletion_time    microseconds, on partition_deletion and range_deletion
-    static_columns   on static_row: JSON list of the table's static columns, named as in the value; the value's schema does
+    static_columns   on static_row: JSON list of the table's static columns, named as in the value, whose schema does
                      not show them
-    range_start      on range_deletion: base64 of an Avro key whose clustering columns after the bound's prefix are null.
-                     Absent: open
+    range_start      on range_deletion: base64 of an Avro key, in which the clustering columns after the bound's prefix
+                     are null. Absent: open
     range_end        the same for the end of the range. Start and end are in clustering order, as in the commit log
     range_start_inclusive, range_end_inclusive    `true` or `false`
     range_reversed   JSON list of the clustering columns with descending order, named as in the key. Absent: none

@@ -38,7 +38,7 @@ class PartitionCursor:
 class NodeResolved:
     """The time up to which the data topic has one node's writes; None if not known.
 
-    `why` no newer time counts, if any.
+    `why` is the reason why no newer time counts, if there is one.
     """
 
     node_id: UUID

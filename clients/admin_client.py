@@ -1,9 +1,10 @@
-"""AdminClient: requests to Pulsar's admin service that several products need, whatever HTTP client sends them.
+"""AdminClient: requests to Pulsar's admin service that several products need, for any HTTP client.
 
-REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, subscription; /admin/v2/persistent/{namespace}.
+REST of Pulsar 4: /admin/v2/persistent/{topic}/partitions, lastMessageId, subscription;
+/admin/v2/persistent/{namespace}.
 
-A product's client says how a request is sent, and which of its own errors a failure becomes. This module does not import an
-HTTP client.
+The subclass of a product sends the requests, and makes its own errors of failures. This module does not import an HTTP
+client.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _MOST_SHOWN: Final = 200
 
 NOT_SENT: Final = (RedirectError, TokenIssueError, ConfigError)
-"""Errors that say themselves why a request was not sent."""
+"""Errors whose text says why a request was not sent."""
 UNANSWERED: Final = (OSError, ValueError, KeyError)
-"""Errors of every HTTP client, and of credentials that cannot be read."""
+"""Errors that any HTTP client may raise, and errors of credentials that cannot be read."""
 
 
 class AdminAnswer(Answer, Protocol):
@@ -39,7 +40,7 @@ class AdminAnswer(Answer, Protocol):
         """The body."""
 
     def json(self) -> Any:
-        """The body as JSON. Raises ValueError where it is none."""
+        """The decoded JSON body. Raises ValueError if the body is not JSON."""
 
 
 A = TypeVar("A", bound=AdminAnswer)
@@ -51,54 +52,58 @@ class AdminClient(ABC, Generic[A]):
     """
 
     _api: ClassVar[str] = ""
-    """What stands before the paths of this class: nothing where the HTTP client's base address ends with `/admin/v2`."""
+    """Prefix of the paths in this class; empty if the HTTP client's base address ends with `/admin/v2`."""
     _not_sent: ClassVar[tuple[type[Exception], ...]] = NOT_SENT
     _unanswered: ClassVar[tuple[type[Exception], ...]] = UNANSWERED
 
     @abstractmethod
     def _sender(self, method: str, body: object) -> Callable[[str], A]:
-        """Sends one request to an address, and to those to which it is redirected. `body` is JSON, None for none."""
+        """A function that sends one request to an address; it is called for redirects, too. `body` is JSON, or None."""
 
     @abstractmethod
     def _failure(self, topic: str, reason: str) -> CdcError:
-        """The error for a request about a topic (empty: about none) that was not sent."""
+        """The error for a request that failed, about a topic (empty: without a topic)."""
 
     @abstractmethod
     def _no_answer(self, topic: str, error: Exception) -> CdcError:
-        """The error for a request that nobody answered."""
+        """The error for a request without an answer."""
 
     @abstractmethod
     def _check(self, method: str, path: str, topic: str, answer: A) -> None:
-        """Raise the error for an answer that is no success."""
+        """Raise an error if the answer is not a success."""
 
     def policy(self, topic: str, path: str) -> Any:
-        """The value at a path, as JSON; None for nothing, which has an empty answer."""
+        """The decoded JSON value at a path; None if it is not set, which has an empty answer."""
         return self._json(topic, f"{self._api}{path}")
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has, 0 for one without."""
+        """The number of the topic's partitions; 0 for a topic without partitions."""
         return int(self._of(topic, "partitions").get("partitions", 0))
 
     def last_entry(self, topic: str) -> tuple[int, int]:
-        """Ledger and entry of a topic partition's last message; an entry of -1 where it has none."""
+        """Ledger and entry of a topic partition's last message; the entry is -1 if there is none."""
         found = self._of(topic, "lastMessageId")
         return int(found["ledgerId"]), int(found["entryId"])
 
     def listed_topics(self, namespace: str) -> set[str]:
-        """Full names of a namespace's topics (`tenant/namespace`). One with partitions is listed by its own name, and by
-        those of its partitions."""
+        """Full names of the topics of a namespace (`tenant/namespace`).
+
+        A topic with partitions is listed with its own name, and with the names of its partitions.
+        """
         path = f"{self._api}{topic_path(namespace)}"
         return {*self._json(namespace, f"{path}/partitioned"), *self._json(namespace, path)}
 
     def make_subscription(self, topic: str, subscription: str) -> bool:
-        """Make a durable subscription at the topic's beginning, in all of its partitions; False where it is there, maybe in
-        some of them only."""
+        """Make a durable subscription at the beginning of the topic, in all its partitions.
+
+        Return False if it exists already, maybe only in some of the partitions.
+        """
         path = f"{self._api}{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
         made = self._call("PUT", topic, path, _EARLIEST)
         return made.status_code != HTTPStatus.CONFLICT
 
     def _of(self, topic: str, what: str) -> Any:
-        """What is known of a topic, at the path of this name."""
+        """The decoded JSON answer about a topic, from the path `what` of the topic."""
         return self._json(topic, f"{self._api}{topic_path(topic)}/{what}")
 
     def _json(self, topic: str, path: str) -> Any:
@@ -109,13 +114,13 @@ class AdminClient(ABC, Generic[A]):
             raise self._failure(topic, f"answers something else than JSON to {path}") from None
 
     def _call(self, method: str, topic: str, path: str, body: object = None) -> A:
-        """The answer to a request about a topic, which is a success."""
+        """The successful answer to a request about a topic."""
         answer = self._sent(method, topic, path, body)
         self._check(method, path, topic, answer)
         return answer
 
     def _sent(self, method: str, topic: str, path: str, body: object = None) -> A:
-        """The answer to a request about a topic, whatever it is."""
+        """The answer to a request about a topic, of any status."""
         try:
             return self._answer(method, path, body)
         except self._not_sent as error:
@@ -133,13 +138,13 @@ def topic_path(topic: str) -> str:
 
 
 def explained(text: str, check: str) -> str:
-    """The message of an HTTP client's error; for a refused certificate with the options to `check`."""
+    """The message of an HTTP client's error. For a refused certificate, it names the options to `check`."""
     refusal = certificate_refusal(text)
     return text if refusal is None else f"{refusal}; check {check}"
 
 
 def reason_of(answer: AdminAnswer) -> str:
-    """The reason that an answer gives, or its text, shortened; empty where it has none."""
+    """The `reason` in an answer, else the answer's text, shortened; empty if there is neither."""
     try:
         reason = str(answer.json()["reason"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Why a server's certificate was refused, from OpenSSL's message and the exceptions that clients wrap around it."""
+"""The reason why a server's certificate was refused, from OpenSSL's message within the texts of clients' exceptions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _REFUSED: Final = re.compile(r"certificate verify failed: .+?(?=\.? \(_ssl\.c:\d
 
 
 def certificate_refusal(text: str) -> str | None:
-    """OpenSSL's own words, without its source line; None if the text is not about a certificate."""
+    """OpenSSL's own message, without its source line; None if the text is not about a refused certificate."""
     found = _REFUSED.search(text)
     return None if found is None else found[0]

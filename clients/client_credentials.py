@@ -1,7 +1,7 @@
-"""OAuth2's client credentials flow (RFC 6749, 4.4), with the parameters and the key file that Pulsar's clients take.
+"""OAuth2's client credentials flow (RFC 6749, 4.4), with the parameters and the key file of Pulsar's clients.
 
-The HTTP client is the callers'. No error shows a secret: parameters and keys are never quoted, and what an issuer answers only
-without the client's secret.
+The caller provides the HTTP client. No error shows a secret: parameters and keys are never quoted, and answers of the
+issuer only without the client's secret.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NEEDED: Final = {
     "issuer_url": ("issuerUrl", "the address of the issuer of tokens"),
     "private_key": ("privateKey", "where the file with client_id and client_secret is"),
 }
-"""What must be there: as Java's client calls it, and what it is."""
+"""Required parameters: the name in Java's client, and a description."""
 
 _INLINE: Final = "data:application/json;base64,"
 _ISSUER: Final = re.compile(r"https?://[^/@\s?#]+(/[^@\s?#]*)?$")  # no user and password, as it is shown
 _TOKEN: Final = re.compile(r"[!-~]+")
 _MOST_SHOWN: Final = 200
 _EARLY_S: Final = 60.0
-"""A token is replaced so long before it ends."""
+"""A token is replaced this long before its end."""
 
 
 class Answer(Protocol):
@@ -44,15 +44,15 @@ class Answer(Protocol):
         """As in HTTP."""
 
     def json(self) -> object:
-        """The body. Raises ValueError where it is no JSON."""
+        """The decoded JSON body. Raises ValueError if the body is not JSON."""
 
 
 Ask = Callable[[str, str, Mapping[str, str] | None], Answer]
-"""Sends one request: method, address, fields of a form. Raises TokenIssueError where nobody answers."""
+"""Sends one request: method, address, fields of a form. Raises TokenIssueError if there is no answer."""
 
 
 class TokenIssueError(CdcError):
-    """The issuer gives no token, for now or for good."""
+    """The issuer gives no token, now or permanently."""
 
     def __init__(self, issuer: str, reason: str) -> None:
         self.issuer = issuer
@@ -73,7 +73,7 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedToken:
-    """A token, and for how many seconds from its request it may be used: not quite to its end. 0: this time only."""
+    """A token, and the seconds from its request for which it may be used, a bit less than it is valid. 0: only once."""
 
     text: str = field(repr=False)
     usable_s: float
@@ -81,7 +81,7 @@ class IssuedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """Who asks which issuer for what. `option` is where that was given, for errors; a private key may be a secret itself."""
+    """Parameters of a token request. `option` is their option, for errors. `private_key` may be the secret itself."""
 
     option: str
     issuer_url: str
@@ -91,7 +91,7 @@ class ClientCredentials:
 
     @classmethod
     def parse(cls, params: str, option: str) -> ClientCredentials:
-        """From the JSON that is the value of `option`. Raises ConfigError with all problems."""
+        """The credentials in the JSON value of `option`. Raises ConfigError with all problems."""
         given = _loaded(params)
         if given is None:
             raise ConfigError.of(option, _FORM)
@@ -103,14 +103,14 @@ class ClientCredentials:
 
     @property
     def params(self) -> str:
-        """The JSON that Pulsar's client takes, and nothing in it that is not known here."""
+        """The JSON for Pulsar's client, with only the parameters that are known here."""
         known = ("issuer_url", "private_key", "audience", "scope")
         return json.dumps({name: getattr(self, name) for name in known if getattr(self, name)})
 
     def key(self) -> ClientKey:
         """The key, from its file or inline. Raises ConfigError, also for a file that cannot be read."""
         path = self.private_key.removeprefix("file://").removeprefix("file:")
-        # A text that is not a whole path may be a secret in the wrong place.
+        # A text that is not an absolute path is not shown: it may be a secret in the wrong place.
         where = f"the key file {path}" if path.startswith("/") else "the key that private_key names"
         try:
             if self.private_key.startswith(_INLINE):
@@ -128,7 +128,10 @@ class ClientCredentials:
 
 
 def issued_token(credentials: ClientCredentials, ask: Ask) -> IssuedToken:
-    """A new token from the issuer, as Pulsar's client gets its own. Raises ConfigError for the key, and TokenIssueError."""
+    """A new token from the issuer, requested as Pulsar's client does.
+
+    Raises ConfigError for the key, and TokenIssueError.
+    """
     key = credentials.key()
     issuer, check = credentials.issuer_url.rstrip("/"), f"issuer_url in {credentials.option}"
     described = _content(issuer, ask("GET", f"{issuer}/.well-known/openid-configuration", None), key, check)
@@ -165,7 +168,7 @@ def _loaded(text: str) -> Mapping[str, object] | None:
 
 
 def _wrong(given: Mapping[str, object]) -> Iterator[str]:
-    """The errors of parameters, a line each; no value is quoted."""
+    """The errors of parameters, one line for each. No value is quoted."""
     for name, (java, what) in _NEEDED.items():
         if name not in given:
             hint = f" ({java} is the name of Java's client)" if java in given else ""
@@ -182,7 +185,10 @@ def _wrong(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _content(issuer: str, answer: Answer, key: ClientKey, check: str) -> Mapping[str, object]:
-    """The JSON of an answer; `check` is what may be wrong else. Raises TokenIssueError, also for what is no JSON object."""
+    """The JSON object of an answer.
+
+    Raises TokenIssueError for any other answer, with `check`: what the operator may check.
+    """
     try:
         content = answer.json()
     except (ValueError, RecursionError):

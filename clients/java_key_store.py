@@ -1,4 +1,4 @@
-"""The common part of Java's key stores JKS and JCEKS: their digest, and the frame of their entries. Pure.
+"""The common format of Java's key stores JKS and JCEKS: their digest, and the frame of their entries. Pure.
 
     KeyStore => Magic Version(2) Count {Entry} Digest
       Entry  => Tag Alias(Text) Date(8 bytes) Content
@@ -8,7 +8,7 @@
       PrivateKey  => Length Bytes Count {Certificate}
       Certificate => Type(Text) Length Bytes
       Text        => UInt16 and that many bytes of UTF-8
-      Digest      => SHA-1 over password in UTF-16, "Mighty Aphrodite", all bytes before
+      Digest      => SHA-1 over the password in UTF-16, "Mighty Aphrodite", and all bytes before the digest
 
 Numbers are Int32, big-endian. Source: sun.security.provider.JavaKeyStore, com.sun.crypto.provider.JceKeyStore.
 """
@@ -34,20 +34,23 @@ _VERSION: Final = 2
 
 
 class KeyStoreReader:
-    """A cursor over the entries. `failed` makes the error that is raised for a wrong password and for malformed bytes."""
+    """A cursor over the entries. `failed` makes the error for a wrong password and for malformed bytes."""
 
     def __init__(self, content: bytes, password: str, failed: Callable[[str], Exception]) -> None:
         self.body: Final = content[:-_DIGEST_SIZE]
         self.position = _MAGIC_SIZE
-        """In `body`. Whoever reads an entry's content in another way moves it behind that."""
+        """Position in `body`.
+
+        A caller that reads an entry's content itself moves the position to the end of the content.
+        """
         self._failed: Final = failed
-        # SHA-1 is the format's; it shows a wrong password and bit rot, and protects nothing.
+        # The format requires SHA-1. The digest shows a wrong password or damage; it does not protect against changes.
         expected = hashlib.sha1(password.encode("utf-16-be") + _WHITENER + self.body, usedforsecurity=False).digest()
         if not hmac.compare_digest(content[-_DIGEST_SIZE:], expected):
             raise failed("the password is wrong, or the file is damaged")
 
     def entries(self) -> Iterator[tuple[int, str]]:
-        """Tag and alias of each entry, whose content is read before the next one."""
+        """Tag and alias of each entry. The caller must read the entry's content before the next entry."""
         if self._number() != _VERSION:
             raise self._failed("a key store of an unknown version")
         for _ in range(self._number()):
@@ -58,12 +61,12 @@ class KeyStoreReader:
             yield tag, alias
 
     def private_key(self) -> tuple[bytes, list[bytes]]:
-        """The key as the store has encrypted it, and its certificates in DER."""
+        """The encrypted key, and its certificates in DER."""
         key = self._take(self._number())
         return key, [self.certificate() for _ in range(self._number())]
 
     def certificate(self) -> bytes:
-        """In DER."""
+        """A certificate in DER."""
         self._text()
         return self._take(self._number())
 

@@ -1,6 +1,7 @@
-"""Client libraries without parts that they load where they find them, and which nobody here uses.
+"""Imports client libraries without optional parts that this project does not use.
 
-httpx takes rich and pygments for its command line: a tenth of a second of each process that starts.
+httpx imports rich and pygments, if they are installed, for its command line. That takes a tenth of a second at the
+start of each process.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ __all__ = ["left_out"]
 
 @contextmanager
 def left_out(*names: str) -> Iterator[None]:
-    """Modules that cannot be imported meanwhile; those that are there already stay."""
+    """Make these modules impossible to import during the context. Modules that are imported already stay."""
     missing = [name for name in names if name not in sys.modules]
-    # The import system takes None for a module that does not exist.
+    # For the import system, None means that the module does not exist.
     sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
     try:
         yield

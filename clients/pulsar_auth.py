@@ -3,7 +3,8 @@
     token    token:TEXT, file:///path or TEXT        basic   {"userId": ..., "password": ...}
     tls      tlsCertFile:/path,tlsKeyFile:/path      oauth2  {"issuer_url": ..., "private_key": ...}
 
-The plugin is named by its Java class or by the short name that Pulsar's clients share. The HTTP client is the callers'.
+The plugin is given by its Java class, or by the short name that all Pulsar clients know. The caller provides the HTTP
+client.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from schemas.errors import ConfigError
 __all__ = ["Issue", "PulsarAuth"]
 
 Issue = Callable[[ClientCredentials], IssuedToken]
-"""Asks an issuer for a token. Raises ConfigError for the key file, and TokenIssueError."""
+"""Requests a token from an issuer. Raises ConfigError for the key file, and TokenIssueError."""
 
 
 class PulsarAuth:
-    """Credentials as Pulsar's Java clients name them. Prints no secret.
+    """Credentials with the names of Pulsar's Java clients. Its `repr` has no secret.
 
-    `option` is where the parameters are given, for errors. Only `http_headers` of OAuth2 needs `issue`.
+    `option` is the option of the parameters, for errors. Only `http_headers` with OAuth2 needs `issue`.
     """
 
     def __init__(self, plugin: str, params: str, option: str, issue: Issue | None = None) -> None:
@@ -49,13 +50,14 @@ class PulsarAuth:
 
     @property
     def is_oauth2(self) -> bool:
-        """True for the plugin of OAuth2, which the Pulsar client makes in its own way."""
+        """True for the OAuth2 plugin, for which the Pulsar client has another constructor."""
         return self.kind == "oauth2"
 
     def http_headers(self) -> dict[str, str]:
-        """Headers for the admin service. A token's file is read each time, because it may be replaced.
+        """Headers for the admin service. The file of a token is read each time, because it may be replaced.
 
-        Raises OSError and ValueError for a token's file, ConfigError, and TokenIssueError when the issuer gives no token.
+        Raises OSError and ValueError for the file of a token, ConfigError, and TokenIssueError if the issuer gives no
+        token.
         """
         match self.kind:
             case "token":
@@ -68,7 +70,7 @@ class PulsarAuth:
                 return {}
 
     def token(self) -> str:
-        """The token, without its prefix. Raises OSError and ValueError for a file that cannot be read."""
+        """The token without its prefix. Raises OSError and ValueError for a file that cannot be read."""
         path = re.sub("^file:(//)?", "", self.params)
         text = self.params if path == self.params else Path(path).read_text(encoding="utf-8")
         return text.removeprefix("token:").strip()
@@ -79,12 +81,12 @@ class PulsarAuth:
             given = json.loads(self.params)
             return str(given["userId"]), str(given["password"])
         except (ValueError, KeyError, TypeError):
-            # The text may be a password: it must not be shown, nor be the cause of an error that is shown.
+            # The text may be a password: neither it nor an error with it as a cause may be shown.
             reason = 'for AuthenticationBasic is JSON: {"userId": "...", "password": "..."}'
             raise ConfigError.of(self._option, reason) from None
 
     def certificate(self) -> tuple[str, str]:
-        """Files of AuthenticationTls: certificate and key. Raises ConfigError."""
+        """Paths of the certificate and the key of AuthenticationTls. Raises ConfigError."""
         given = dict(part.split(":", 1) for part in self.params.split(",") if ":" in part)
         if not given.keys() >= {"tlsCertFile", "tlsKeyFile"}:
             raise ConfigError.of(self._option, "for AuthenticationTls is 'tlsCertFile:/path,tlsKeyFile:/path'")
@@ -104,12 +106,15 @@ class PulsarAuth:
                 raise ConfigError.of(self._option, reason) from error
 
     def problem(self) -> str:
-        """Why a broker may refuse, as an addition to its own message; empty if nothing is known."""
+        """A possible reason for a broker's refusal, as an addition to its own message; empty if none is known."""
         ended = self.ended()
         return "" if ended is None else f" ({ended})"
 
     def ended(self) -> str | None:
-        """When the token has ended, or why it cannot be read; None for any other. The broker's client does not say so."""
+        """A text with the time when the token ended, or why it cannot be read; otherwise None.
+
+        The broker's client does not report this.
+        """
         if self.kind != "token":
             return None
         try:
@@ -118,7 +123,10 @@ class PulsarAuth:
             return f"the token cannot be read: {error}"
 
     def _issued_token(self) -> str:
-        """By the client credentials flow, as the Pulsar client gets its own; kept until shortly before its end."""
+        """A token of the client credentials flow, which the Pulsar client uses, too.
+
+        It is kept until shortly before its end.
+        """
         with self._lock:
             if time.monotonic() >= self._bearer_ends_at_s:
                 assert self._issue is not None

@@ -1,8 +1,8 @@
-"""Redirects of Pulsar's admin service: the broker that owns a topic is the one to ask about it, and others answer 307.
+"""Redirects of Pulsar's admin service: only the broker that owns a topic answers requests about it; others answer 307.
 
-HTTP clients drop the credentials if a redirect names another host, and each broker is another host. The brokers' own
-answers name the owners, so the owners get the credentials, too; but never without encryption after an encrypted address.
-This module does not import an HTTP client.
+HTTP clients drop the credentials if a redirect leads to another host, and each broker is another host. The brokers' own
+answers name the owners, so the owners get the credentials, too. But an address without encryption never gets them after
+an encrypted one. This module does not import an HTTP client.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from schemas.errors import CdcError
 
 __all__ = ["Answer", "RedirectError", "redirected"]
 
-# 303 is none of them: it asks for another method.
+# Without 303, which requires another method.
 _REDIRECTS: Final = frozenset({301, 302, 307, 308})
 _MOST: Final = 5
 
 
 class Answer(Protocol):
-    """The parts of an answer that are read; `headers` are found whatever their case."""
+    """The parts of an answer that are read. The names in `headers` are not case-sensitive."""
 
     @property
     def status_code(self) -> int:
@@ -33,11 +33,11 @@ class Answer(Protocol):
 
     @property
     def url(self) -> object:
-        """Prints as the whole address that was asked."""
+        """The requested address; `str` gives the whole address."""
 
 
 class RedirectError(CdcError):
-    """A redirect that is not followed: from one address to another."""
+    """A redirect from one address to another that is not followed."""
 
     def __init__(self, address: str, target: str, reason: str) -> None:
         self.address = address
@@ -53,10 +53,10 @@ _A = TypeVar("_A", bound=Answer)
 
 
 def redirected(ask: Callable[[str], _A], address: str) -> _A:
-    """The answer of the last one asked, beginning with `address`; a redirect that names no address is an answer, too.
+    """The answer after all redirects that start at `address`. A redirect without an address is returned as the answer.
 
-    `ask` sends one and the same request, with credentials, to the address that it is given. Raises RedirectError for a
-    loop, for too many redirects, and for an address that must not be asked.
+    `ask` sends the same request, with credentials, to each address. Raises RedirectError for a loop, for too many
+    redirects, and for an address that must not get the request.
     """
     answer = ask(address)
     seen = [str(answer.url)]
@@ -74,7 +74,10 @@ def redirected(ask: Callable[[str], _A], address: str) -> _A:
 
 
 def _refusal(seen: list[str], target: str) -> str | None:
-    """Why an address is not asked after those that were. Raises ValueError for what is none."""
+    """The reason why a redirect to `target` is not followed; None if it is.
+
+    Raises ValueError if it is not an address.
+    """
     before, after = urlsplit(seen[-1]), urlsplit(target)
     if after.scheme not in ("http", "https") or not after.hostname or after.port == 0:
         return "which is no address of http or https; check what the brokers advertise"

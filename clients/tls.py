@@ -1,4 +1,4 @@
-"""TLS contexts of clients, as the options of every product describe them."""
+"""TLS contexts of clients, from the options of all products."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["tls_context"]
 def tls_context(
     option: str, trusted: str | Path | None, *, check_hostname: bool = True, allow_insecure: bool = False
 ) -> ssl.SSLContext:
-    """A context that trusts the certificates in a PEM file, or the system's. `option` names the file, for errors.
+    """A context that trusts the certificates in a PEM file, or those of the system.
 
-    `allow_insecure` takes any certificate. Raises ConfigError.
+    `option` is the name of the file's option, for errors. `allow_insecure` accepts any certificate. Raises ConfigError.
     """
     try:
         context = ssl.create_default_context(cafile=str(trusted) if trusted else None)

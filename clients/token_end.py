@@ -1,4 +1,4 @@
-"""When a token (JWT, RFC 7519) ends. The broker's client does not report it: it only gets no answer."""
+"""The end of a token (JWT, RFC 7519). The broker's client does not report it: it only gets no answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which of Pulsar's policies would drop messages that nobody has read, and the commands that mend them.
+"""Pulsar policies that would drop unread messages, and the commands that correct them.
 
-What holds for a topic may be set for it, for its namespace or for the broker. The HTTP client is the callers'.
+A policy of a topic may be set for the topic, for its namespace or for the broker. The caller provides the HTTP client.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _EVICTION: Final = "consumer_backlog_eviction"
 _LIMITS: Final = {"destination_storage": "limitSize", "message_age": "limitTime"}
 
 Ask = Callable[[str, str], Any]
-"""What Pulsar's admin interface answers about a topic at a path: JSON as it is decoded, None for an empty answer."""
+"""Takes a topic and a path; returns the decoded JSON answer of Pulsar's admin interface, None for an empty answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """How a topic's messages and its reader are called in what is said of it."""
+    """Words for a topic's messages, its subscription and its reader in texts about the topic."""
 
     messages: str
     subscription: str
@@ -31,14 +31,14 @@ class Audience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long, and how much of it, a topic keeps what no subscription holds; -1: without limit, 0: not at all."""
+    """Time and amount for which a topic keeps messages that no subscription holds. -1: without limit. 0: not at all."""
 
     minutes: int
     megabytes: int
 
 
 class PolicyAnswers(Protocol):
-    """Pulsar's answers about the policies that are in force; each raises what the caller's client raises."""
+    """Pulsar's answers about the effective policies. All methods raise the errors of the caller's client."""
 
     def message_ttl_s(self, topic: str) -> int:
         """Seconds until a message is dropped unread; 0: never."""
@@ -51,7 +51,10 @@ class PolicyAnswers(Protocol):
 
 
 class PolicyQuestions:
-    """The effective policies of topics, by REST of Pulsar 4: whatever level they are set at. Raises what `ask` raises."""
+    """The effective policies of topics, of all levels, from the REST interface of Pulsar 4.
+
+    Raises the errors of `ask`.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask: Final = ask
@@ -73,7 +76,7 @@ class PolicyQuestions:
         return int(minutes)
 
     def retention(self, topic: str) -> Retention:
-        """The messages that are kept without a subscription."""
+        """The retention of messages that no subscription holds."""
         found = self._ask(topic, f"/persistent/{rest_path(topic)}/retention?applied=true") or {}
         return Retention(
             minutes=int(found.get("retentionTimeInMinutes", 0)), megabytes=int(found.get("retentionSizeInMB", 0))
@@ -81,7 +84,10 @@ class PolicyQuestions:
 
 
 def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[str]:
-    """The policies that would delete unread messages, with the command against each. Raises what the answers raise."""
+    """The policies that would delete unread messages, each with the command that corrects it.
+
+    Raises errors of `answers`.
+    """
     found = []
     if ttl_s := answers.message_ttl_s(topic):
         found.append(

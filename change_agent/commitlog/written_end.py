@@ -1,8 +1,8 @@
 """WrittenEnd: how far Cassandra has written a plain segment that it fills through a memory map, synced or not.
 
 Cassandra creates such a file with its full size. It allocates the space of its writes in order, and fills it in any
-order. So nothing has been written after the last byte that is not zero: every write that was answered before the check
-is before that byte.
+order. So nothing has been written after the last byte that is not zero: that part has no write that was answered before
+the check.
 
 The file is sparse. If the file system reports holes reliably (`SEEK_DATA`), only the last pages are read; otherwise the
 whole rest of the file.

@@ -216,12 +216,11 @@ class CassandraClient:
 
     def _read_local(self) -> UUID:
         """Return the schema version of a node, and set `clock` by its time. Raises FetchError."""
-        asked_at = time.monotonic()
         (row,) = self.system_rows("SELECT schema_version, now() AS now FROM system.local WHERE key = 'local'")
         version, now = row["schema_version"], row["now"]
         assert isinstance(version, UUID)
         assert isinstance(now, UUID)
-        self.clock.observe(now, asked_at, time.monotonic())
+        self.clock.observe(now, time.monotonic())
         return version
 
     def schema_versions(self) -> set[UUID]:
@@ -247,23 +246,30 @@ class CassandraClient:
         return {version for version in found if isinstance(version, UUID)}
 
     def truncations(self, table_id: UUID) -> dict[UUID, Truncation | None]:
-        """The last truncation of the table on each node that answers, by host id. Raises FetchError."""
+        """The last truncation of the table on each node, by host id. None: it has noted none, or does not answer in time.
+
+        Nodes without a connection are left out, as those of other data centers. Raises FetchError if no node answers.
+        """
         assert self._cluster is not None
         select = "SELECT host_id, truncated_at FROM system.local WHERE key = 'local'"
         found: dict[UUID, Truncation | None] = {}
+        silent: dict[UUID, Truncation | None] = {}
         failure: Exception | None = None
         hosts = [host for host in self._cluster.metadata.all_hosts() if host.is_up]
         for host in hosts:
             try:
                 (row,) = self._open_session().execute(select, execution_profile=_SYSTEM_PROFILE, host=host)
+            except OperationTimedOut as error:
+                # Such a node may not have truncated the table yet, and may answer reads before it does.
+                failure, silent[host.host_id] = error, None
+                continue
             except _FAILURES as error:
-                # There is no connection to nodes of other data centers.
                 failure = error
                 continue
             found[row["host_id"]] = truncations_of(row["truncated_at"]).get(table_id)
         if not found:
             raise FetchError("system.local", reason_of(failure) if failure else "no node is up")
-        return found
+        return silent | found
 
     def tables(self) -> list[tuple[str, str, bool]]:
         """Keyspace, table and whether it has CDC, of all tables. Raises FetchError."""

@@ -21,9 +21,13 @@ class ClusterClock:
         # Used until the first answer of a node. No row is read before.
         self._ahead_s = time.time() - time.monotonic()
 
-    def observe(self, now: UUID, asked_at: float, answered_at: float) -> None:
-        """Take a node's `now()`, and when the node was asked and when it answered, by `time.monotonic`."""
-        self._ahead_s = unix_time_from_uuid1(now) - (asked_at + answered_at) / 2
+    def observe(self, now: UUID, answered_at: float) -> None:
+        """Take a node's `now()`, and when the node answered, by `time.monotonic`.
+
+        So the clock is behind by the time of the answer at most, and never ahead: ahead, it would end too early the time
+        in which an event's write may not be visible.
+        """
+        self._ahead_s = unix_time_from_uuid1(now) - answered_at
 
     def time_s(self) -> float:
         """Seconds since the epoch."""

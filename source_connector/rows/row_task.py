@@ -248,12 +248,13 @@ class RowTask(Task):
 
     def _outcome(self, pending: PendingEvent, later: LaterDeletions, row: RawRow | None) -> Outcome:
         """The outcome of the read for an event; `POSSIBLE` if the event's write is surely visible by now."""
-        now_s = self.owner.cluster_time_s()
+        # The time of the read counts, not that of its answer: the answer may be late.
+        read_s = self.owner.cluster_time_s() - (time.monotonic() - self._read_at)
         # The nodes' clocks may differ. The monotonic time sees to it that a wrong clock delays no event for longer than
         # a right one.
-        if time.monotonic() - (pending.unsure_since or self._started_at) > WITHIN_S or not is_young(pending, now_s):
+        if self._read_at - (pending.unsure_since or self._started_at) > WITHIN_S or not is_young(pending, read_s):
             return Outcome.POSSIBLE
-        outcome = outcome_of(pending.event, later, self._selection, row, now_s)
+        outcome = outcome_of(pending.event, later, self._selection, row, read_s)
         return Outcome.UNKNOWN if outcome is Outcome.POSSIBLE and self._may_lack(pending, row) else outcome
 
     def _may_lack(self, pending: PendingEvent, row: RawRow | None) -> bool:

@@ -162,7 +162,9 @@ class ScopeTask(Task):
 
     def _outcome(self, rows: Rows) -> Outcome:
         """Judge whether the rows of a page can have survived. They can when the deletion is surely visible by now."""
-        if time.monotonic() - self._started_at > WITHIN_S or not is_young(self._pending, self.owner.cluster_time_s()):
+        # The time of the read counts, not that of its answer: the answer may be late.
+        read_s = self.owner.cluster_time_s() - (time.monotonic() - self._read_at)
+        if self._read_at - self._started_at > WITHIN_S or not is_young(self._pending, read_s):
             return Outcome.POSSIBLE
         if not self.owner.reading.proves:
             return Outcome.POSSIBLE

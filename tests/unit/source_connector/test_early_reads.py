@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -152,6 +153,19 @@ def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypa
     case.task.on_all_acknowledged()
     assert [record.value for record in case.owner.records] == [None]
     assert case.owner.settled == [case.events]
+
+
+def test_an_answer_that_is_late_makes_its_read_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row may have been read before its write was visible, so it is read once more."""
+    now_us = _now_us()
+    case = _Case(event(writetime_us=now_us, live_us=now_us))
+    case.answer(None, "LOCAL_QUORUM")
+    _pass_two_seconds(monkeypatch)
+    case.answer(None)
+    assert case.owner.records == []
+    case.go_on()
+    case.answer(_cell(5, now_us))
+    assert [record.value for record in case.owner.records] == [b"\x02\x0a"]
 
 
 def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,10 +331,13 @@ def test_what_waits_settles_an_event_that_may_not_be_visible_with_its_own_read(m
     assert work.events == [*case.events, later]
     again = RowTask(work, case.owner)
     again.start()
-    request = case.owner.reads[-1]
-    _pass_two_seconds(monkeypatch)
-    again.on_rows(Rows(request=request, rows=((int32(6), None, None),), consistency="ALL", is_fallback=False))
+    answer = partial(Rows, rows=((int32(6), None, None),), consistency="ALL", is_fallback=False)
+    again.on_rows(answer(request=case.owner.reads[-1]))
     again.on_all_acknowledged()
+    assert case.owner.settled == [[]]
+    _pass_two_seconds(monkeypatch)
+    case.go_on()
+    again.on_rows(answer(request=case.owner.reads[-1]))
     assert case.owner.settled == [[], [*case.events, later]]
 
 
@@ -421,6 +438,19 @@ def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
     task.on_rows(Rows(request=owner.reads[-1], rows=(survivor,), consistency="ALL", is_fallback=False))
     owner.acknowledge(task)
     assert [record.properties.get("kind") for record in owner.records] == ["range_deletion", "row"]
+    assert owner.settled == [events]
+
+
+def test_a_page_of_a_scope_whose_answer_is_late_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read when the deletion may not have been visible."""
+    now_us = _now_us()
+    owner, task, events = _scope(now_us)
+    _pass_two_seconds(monkeypatch)
+    task.on_rows(Rows(request=owner.reads[-1], rows=(_survivor(3, now_us - 1),), consistency="ALL", is_fallback=False))
+    assert len(owner.records) == 1
+    owner.steps.pop()[1]()
+    task.on_rows(Rows(request=owner.reads[-1], rows=(), consistency="ALL", is_fallback=False))
+    assert [record.properties.get("kind") for record in owner.records] == ["range_deletion"]
     assert owner.settled == [events]
 
 

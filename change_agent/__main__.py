@@ -41,18 +41,25 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
     def is_orphan() -> bool:
         return parent is not None and os.getppid() != parent
 
+    # From the beginning, because SIGHUP would end an agent that still waits. It reads the file again when it runs.
+    reload_request = SignalRequest()
+    signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.send())
     with only_agent(config, is_orphan) as claim:
         if claim is not NodeClaim.GIVEN_UP:
-            _run(config, path, claim, is_orphan)
+            _run(config, path, claim, is_orphan, reload_request)
 
 
-def _run(config: AgentConfig, path: Path | None, claim: NodeClaim, is_orphan: Callable[[], bool]) -> None:
+def _run(
+    config: AgentConfig,
+    path: Path | None,
+    claim: NodeClaim,
+    is_orphan: Callable[[], bool],
+    reload_request: SignalRequest,
+) -> None:
     agent = ChangeAgent(config)
     agent.metrics.cdc_raw_unlocked = int(claim is NodeClaim.UNKNOWN)
-    reload_request = SignalRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, frame: agent.ask_to_stop())
-    signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.send())
 
     def look() -> bool:
         if reload_request.take():

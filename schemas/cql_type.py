@@ -210,7 +210,7 @@ class _Parser:
         if name == "vector":
             self._expect(",")
             dimension = self._take()
-            if not dimension.isdigit() or int(dimension) < 1:
+            if not dimension.isdecimal() or int(dimension) < 1:
                 raise self._error(f"vector dimension {dimension!r}")
             self._expect(">")
             return VectorType(first, int(dimension))

@@ -80,6 +80,10 @@ class Attempts:
                     self._failed(task, f"{error}; {_OWN_FAULT}")
             else:
                 self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
+        except UnexpectedError as error:
+            self._counters["unexpected_errors"] += 1
+            self._table.mark_stale()
+            self._failed(task, str(error))
         except CdcError as error:
             # A user type may have grown since: its values are longer than the known definition.
             self._counters["rows_not_converted"] += 1

@@ -318,4 +318,4 @@ def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID, 
 def _base_name(topic: str) -> str:
     """The topic's name without the number of the partition."""
     base, _, number = topic.rpartition("-partition-")
-    return base if base and number.isdigit() else topic
+    return base if base and number.isdecimal() else topic

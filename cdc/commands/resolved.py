@@ -150,7 +150,7 @@ def _page(ages: _Ages) -> bytes:
 
 def _serve(config: LineConfig, listen: str, tables: tuple[str, ...]) -> None:
     host, _, port = listen.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise ConfigError.of("--listen", f"{listen!r} is no address, such as 127.0.0.1:9466")
     registry = CollectorRegistry()
     registry.register(_Ages(config, tables))

@@ -164,7 +164,7 @@ def _settings(subject: str, settings: Mapping[str, str] | None, *, read_unsynced
 
 def _period_ms(settings: Mapping[str, str]) -> int | None:
     old = settings.get("commitlog_sync_period_in_ms", "")
-    if old.isdigit():
+    if old.isdecimal():
         return int(old)
     found = re.fullmatch(r"(\d+)(ms|s|m)", settings.get("commitlog_sync_period", ""))
     return int(found[1]) * _UNITS_MS[found[2]] if found else None

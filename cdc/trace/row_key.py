@@ -137,7 +137,7 @@ def _refused(word: str) -> AvroValue:
 
 def _timestamp(word: str) -> AvroValue:
     """Milliseconds, or ISO 8601; without a zone it is UTC."""
-    if word.lstrip("-").isdigit():
+    if word.removeprefix("-").isdecimal():
         return int(word)
     moment = datetime.fromisoformat(word)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -146,7 +146,7 @@ def _timestamp(word: str) -> AvroValue:
 
 def _time(word: str) -> AvroValue:
     """Nanoseconds, or `13:30:54.234`."""
-    if word.isdigit():
+    if word.isdecimal():
         nanoseconds = int(word)
     else:
         clock, _, fraction = word.partition(".")

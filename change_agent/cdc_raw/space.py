@@ -49,7 +49,7 @@ def cdc_space_of(settings: Mapping[str, object], disk_bytes: int) -> CdcSpace:
 def _size(settings: Mapping[str, object], name: str) -> int | None:
     """The bytes of `name: 64MiB`, or of the older `name_in_mb: 64`."""
     old = str(settings.get(f"{name}_in_mb"))
-    if old.isdigit():
+    if old.isdecimal():
         return int(old) * _MIB
     match = _SIZE.fullmatch(str(settings.get(name)).replace(" ", ""))
     return int(match[1]) * _UNITS[match[2]] if match else None

@@ -218,7 +218,7 @@ class AgentConfig(CassandraOptions, PulsarOptions):
         """Only `cdcWorkingDir`, for users who inspect an agent but do not have its permissions. Raises ConfigError."""
         from_environment, _ = _from_environment(os.environ)
         found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
-        if not isinstance(found, str):
+        if not isinstance(found, str) or not found:
             raise ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")
         return Path(found)
 

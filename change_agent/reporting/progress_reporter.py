@@ -107,7 +107,11 @@ class ProgressReporter(Stage):
         PublishError.
         """
         with self._file_lock:
-            self._forgotten[keyspace, table] = time.time_ns() // 1_000_000
+            newest = self._checkpoints.checkpoint(keyspace, table)
+            known = [*self._history.get((keyspace, table), ()), *([newest] if newest is not None else [])]
+            # The clock may have been set back: then known checkpoints are later than now.
+            now_ms = time.time_ns() // 1_000_000
+            self._forgotten[keyspace, table] = max([now_ms, *(each.resolved_ms for each in known)])
             if self._stored is None:
                 return
             try:

@@ -134,7 +134,7 @@ def _use_contact_points(option: str, value: object, given: dict[str, object], pr
     points = value if isinstance(value, list) else str(value).split(",")
     split = [str(point).strip().rpartition(":")[::2] for point in points]
     ports = {port for _, port in split}
-    if all(host and port.isdigit() for host, port in split) and len(ports) == 1:
+    if all(host and port.isdecimal() for host, port in split) and len(ports) == 1:
         given["contactPoints"] = [host for host, _ in split]
         given.setdefault("port", ports.pop())
     else:

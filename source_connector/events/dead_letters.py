@@ -142,7 +142,7 @@ class DeadLetter:
             message_id=properties.get("message_id", ""),
             reason=properties.get("reason", ""),
             data=data,
-            schema_version=int(version) if version.lstrip("-").isdigit() else None,
+            schema_version=int(version) if version.removeprefix("-").isdecimal() else None,
             table=properties.get("table", ""),
             place=properties.get("place", ""),
             key=properties.get("key", ""),

@@ -429,7 +429,7 @@ class ExpiryTopics(Stage):
         properties = message.properties()
         now_s = self._time_s()
         numbers = [properties.get(name, "") for name in (_SECOND, _DELIVER_AT)]
-        if not all(map(str.isdigit, numbers)) or not (properties.get(_PROBE) or properties.get(_TARGET)):
+        if not all(map(str.isdecimal, numbers)) or not (properties.get(_PROBE) or properties.get(_TARGET)):
             self._notices.say(
                 "foreign",
                 f"{topic}: message {message.message_id()} is of somebody else, and is left out; find out who writes there",
@@ -611,13 +611,16 @@ def waiting_expiries(options: PulsarOptions, topic: str, now_s: float) -> Waitin
         while reader.has_message_available():
             message = reader.read_next(timeout_millis=10_000)
             properties = message.properties()
-            deliver_at = properties.get(_DELIVER_AT, "0")
-            if properties.get(_PROBE) or not deliver_at.isdigit() or int(deliver_at) < now_s:
+            numbers = [properties.get(name, "0") for name in (_DELIVER_AT, _KEYS, _SECOND)]
+            if properties.get(_PROBE) or not all(map(str.isdecimal, numbers)):
+                continue
+            deliver_at_s, in_message, second = map(int, numbers)
+            if deliver_at_s < now_s:
                 continue  # delivered messages stay as long as their ledger
-            keys += int(properties.get(_KEYS, "0"))
+            keys += in_message
             messages += 1
             size += len(message.data())
-            until_s = max(until_s, int(properties.get(_SECOND, "0")))
+            until_s = max(until_s, second)
     finally:
         client.close()
     return WaitingExpiries(keys=keys, messages=messages, bytes=size, until_s=until_s)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.protocol import ServerError
+from cassandra.protocol import OverloadedErrorMessage, ServerError
 
 from clients.node_errors import node_errors
 from runtime.notices import Notices
@@ -325,6 +325,11 @@ class RowFetcher:
         if isinstance(outcome, OperationTimedOut | ReadTimeout):
             lane.limit.overloaded()
             self._leave_out(statement, time.monotonic())
+            return
+        if isinstance(outcome, NoHostAvailable) and any(
+            isinstance(each, OverloadedErrorMessage) for each in node_errors(outcome, NoHostAvailable)
+        ):
+            lane.limit.overloaded()
             return
         if statement.has_slot and lane is self._higher and statement.consistency == self._highest:
             self._breaker.answered(time.monotonic())

@@ -80,4 +80,4 @@ def understood(folder: str, stored: str, parse: Callable[[str], _State], remedy:
 
 def _numbers(folder: Folder) -> list[int]:
     names = [name.removesuffix(".json") for name in folder.names()]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())

@@ -32,7 +32,7 @@ def logged_end(
     """
     try:
         folder = folder_of(f"{checkpoint.rstrip('/')}/offsets")
-        batches = [int(name) for name in folder.names() if name.isdigit()]
+        batches = [int(name) for name in folder.names() if name.isdecimal()]
         if not batches:
             return None
         sources = folder.text(str(max(batches))).splitlines()[2:]
@@ -58,7 +58,7 @@ def has_batches(checkpoint: str, folder_of: Callable[[str], Folder]) -> bool:
 
 def _numbers(checkpoint: str, what: str, folder_of: Callable[[str], Folder]) -> list[int]:
     try:
-        return [int(name) for name in folder_of(f"{checkpoint.rstrip('/')}/{what}").names() if name.isdigit()]
+        return [int(name) for name in folder_of(f"{checkpoint.rstrip('/')}/{what}").names() if name.isdecimal()]
     except OSError as error:
         raise CheckpointError(checkpoint, f"it cannot be read ({error})") from None
 

@@ -134,9 +134,14 @@ def _after_a_record(line: _Line, folder: Path) -> ProgressReporter:
     return reporter
 
 
-def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
-    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole."""
-    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
+def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path, ahead_ms: int) -> None:
+    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole.
+
+    Checkpoints are later than now if the clock was set back.
+    """
+    resolved_ms = time.time_ns() // 1_000_000 + ahead_ms
+    line = _Line({("ks", name): Checkpoint(resolved_ms, _LEDGER_5) for name in ("a", "b")})
     _after_a_record(line, tmp_path).forget("ks", "a")
     line.checkpoints.clear()
     after = _reporter(line, tmp_path)

@@ -61,7 +61,8 @@ def second(config: Path, other: FolderLock) -> Iterator[subprocess.Popen[bytes]]
 def test_it_waits_with_one_line_and_touches_nothing_until_the_other_one_has_ended(
     config: Path, other: FolderLock, second: subprocess.Popen[bytes]
 ) -> None:
-    """Alive, not ready; cdc_raw has no file of ours."""
+    """Alive, not ready; cdc_raw has no file of ours. SIGHUP, which asks to read the configuration again, does not end it."""
+    second.send_signal(signal.SIGHUP)
     log, raw = config.parent / "log", config.parent / "cdc_raw"
     found = re.search(r"readiness on (http://\S+)", log.read_text())
     assert found is not None

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.protocol import ServerError
+from cassandra.protocol import OverloadedErrorMessage, ServerError
 
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind
@@ -262,6 +262,17 @@ def test_an_outage_fails_a_group_as_a_whole() -> None:
     errors = [outcome for _, outcome in case.over]
     assert [isinstance(error, FetchError) and error.is_outage for error in errors] == [True, True]
     assert len(case.client.reads) == 1
+
+
+def test_nodes_that_say_they_are_overloaded_have_fewer_statements_in_flight() -> None:
+    """The driver asks the next node, and gives up when all have said so. They answer at once, so no answer is late."""
+    case = Case()
+    before = case.fetcher.in_flight_limit
+    case.start((1,))
+    case.answer(NoHostAvailable("none", {"node": OverloadedErrorMessage(0, "Too many in flight", {})}))
+    assert case.fetcher.in_flight_limit < before
+    (error,) = (outcome for _, outcome in case.over)
+    assert isinstance(error, FetchError) and error.is_outage
 
 
 _FAILED_INSIDE = ServerError(0, "java.lang.ArrayIndexOutOfBoundsException", {})

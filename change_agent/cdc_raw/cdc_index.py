@@ -40,7 +40,7 @@ def parse_cdc_index(content: bytes) -> CdcIndex | None:
     digits, rest = digits.strip(), rest.strip()
     if not digits and not rest:
         return None
-    if not (digits.isdecimal() and len(digits) <= _MAX_DIGITS and _COMPLETED.startswith(rest)):
+    if not (digits.isdigit() and len(digits) <= _MAX_DIGITS and _COMPLETED.startswith(rest)):
         raise MalformedSegmentError(f"the index file holds {content[:40]!r} instead of an offset")
     return CdcIndex(offset=int(digits), completed=rest == _COMPLETED)
 

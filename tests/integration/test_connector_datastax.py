@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from cassandra.cluster import Session
@@ -16,7 +16,7 @@ from cdc.rest import rest
 from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter
 from tests.fixtures.spark import RecordWriter
 from tests.servers.interface import PulsarServer
-from tests.topics.data_topic import DataRecord, DataTopic
+from tests.topics.data_topic import DataRecord
 from tests.topics.events_topic import wait_until
 
 _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
@@ -98,7 +98,7 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     deploy_connector("ks2", "sem", events={"topic": "events-ks2.sem,cdc-events-ks2.sem"})
     _wait_until_acknowledged(pulsar, "events-ks2.sem")
     topic.wait_for(count)
-    _drain(pulsar, topic)
+    topic.take_all()
     selected = {(row.a, row.b): {"c": row.c, "e": list(row.e) if row.e else None, "d": row.d}
                 for row in cql.execute("SELECT a, b, c, e, d FROM ks2.sem")}  # fmt: skip
     expected = {key: row for key, row in selected.items() if key[1] is not None}
@@ -118,21 +118,9 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     seen = len(topic.records)
     _publish(record_writer_process, "ks2.sem", "statements-events.txt")
     _wait_until_acknowledged(pulsar, "events-ks2.sem")
-    _drain(pulsar, topic)
+    topic.take_all()
     row = cql.execute("SELECT c, d FROM ks2.sem WHERE a = 'p' AND b = 2").one()
     assert _folded(topic.records[seen:])["p", 2] == {"c": "by theirs", "e": None, "d": row.d}
-
-
-def _drain(pulsar: PulsarServer, topic: DataTopic) -> None:
-    """Everything that is there."""
-    url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{topic.name}/stats"
-
-    def is_taken() -> bool:
-        topic.poll(0.1)
-        subscription = rest().get(url, timeout=30).raise_for_status().json()["subscriptions"]["test"]
-        return cast("int", subscription["msgBacklog"]) == 0
-
-    wait_until(is_taken, f"every record of {topic.name}")
 
 
 def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(

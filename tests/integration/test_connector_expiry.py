@@ -43,14 +43,6 @@ def of_expiry(topic: DataTopic) -> list[DataRecord]:
     return [record for record in topic.records if record.properties.get("expiry") == "true"]
 
 
-def take_all(topic: DataTopic) -> None:
-    """All records, until none has come for two seconds."""
-    before = -1
-    while len(topic.records) > before:
-        before = len(topic.records)
-        topic.poll(2)
-
-
 def waiting(pulsar: PulsarServer, topic: str) -> WaitingExpiries:
     return waiting_expiries(PulsarOptions(service_url=pulsar.service_url), topic, time.time())
 
@@ -128,7 +120,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
 
     wait_until(is_over, "the rows that expire")
     wait_until_acknowledged(events, pulsar.admin_url)
-    take_all(topic)
+    topic.take_all()
     rows = {(row.pk, row.ck): row for row in cql.execute(f"SELECT * FROM {table}")}
     last = last_of(topic)
     assert {place for place, record in last.items() if record.value is not None and place[1] is not None} == set(rows)

@@ -114,16 +114,8 @@ def test_the_last_record_of_each_key_is_its_row_when_partitions_change_hands(
         time.sleep(drawn.uniform(0, 0.5))
         _unload(line, pulsar)
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
-    _take_all(line)
+    line.topic.take_all()
     wanted = {each.id: each.a for each in cql.execute(f"SELECT id, a FROM {keyspace}.t")}
     last = {record.key["id"]: record.value and record.value["a"] for record in line.topic.records}
     wrong = {key: (last.get(key), value) for key, value in wanted.items() if last.get(key) != value}
     assert (len(wanted), wrong) == (_KEYS, {})
-
-
-def _take_all(line: ConnectorLine) -> None:
-    """All records, until none has come for a second."""
-    before = -1
-    while len(line.topic.records) > before:
-        before = len(line.topic.records)
-        line.topic.poll(1.0)

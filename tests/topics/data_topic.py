@@ -15,6 +15,7 @@ import fastavro
 import pulsar
 
 from cdc.rest import rest
+from tests.topics.events_topic import wait_until
 
 __all__ = ["DataRecord", "DataTopic"]
 
@@ -82,6 +83,28 @@ class DataTopic:
     def poll(self, seconds: float) -> None:
         """Take one more record, if one comes within that time."""
         self._receive(seconds)
+
+    def take_all(self) -> list[DataRecord]:
+        """Take all records that the broker has; those that were taken now.
+
+        The broker says what is left, for a pause without a record may be its own.
+        """
+        before = len(self.records)
+
+        def is_taken() -> bool:
+            count = -1
+            while len(self.records) > count:
+                count = len(self.records)
+                self._receive(0.1)
+            return self._backlog() == 0
+
+        wait_until(is_taken, f"every record of {self.name} taken")
+        return self.records[before:]
+
+    def _backlog(self) -> int:
+        url = f"{self._admin_url}/admin/v2/persistent/public/default/{self.name}/stats"
+        subscription = rest().get(url).raise_for_status().json()["subscriptions"]["test"]
+        return cast("int", subscription["msgBacklog"])
 
     def schema(self, version: int) -> dict[str, Any]:
         """One version of the registered schema, as the broker's REST interface tells it."""

@@ -35,6 +35,7 @@ from source_connector.encoding.projection import Projection
 __all__ = ["EventsWriter", "table_metadata"]
 
 _LISTS = ("tables", "columns", "types", "dropped_columns")
+_SEND_TIMEOUT_MS = 120_000
 
 
 def table_metadata(session: Session, keyspace: str, table: str) -> TableMetadata:
@@ -91,10 +92,7 @@ class EventsWriter:
             operation_timeout_seconds=120,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
-        self._producers = [
-            self._client.create_producer(f"{self.topic}-partition-{index}", schema=_AvroBytes())
-            for index in range(partitions)
-        ]
+        self._producers = [self._producer(index, _AvroBytes()) for index in range(partitions)]
 
     def close(self) -> None:
         """Close the client."""
@@ -170,8 +168,7 @@ class EventsWriter:
             clearing=Clearing(ClearingKind.TRUNCATION, place.position, place.time_ms),
         )
         for index in range(self.partitions):
-            topic = f"{self.topic}-partition-{index}"
-            self._client.create_producer(topic, schema=_AvroBytes(CLEARING_SCHEMA_TEXT)).send(encode_clearing(message))
+            self._producer(index, _AvroBytes(CLEARING_SCHEMA_TEXT)).send(encode_clearing(message))
 
     def send_bytes(self, data: bytes, partition: int = 0) -> None:
         """Publish something else in an event's place."""
@@ -179,8 +176,13 @@ class EventsWriter:
 
     def send_in_chunks(self, data: bytes) -> None:
         """The same, of any size, on the first partition."""
-        topic = f"{self.topic}-partition-0"
-        self._client.create_producer(topic, schema=_AvroBytes(), chunking_enabled=True).send(data)
+        self._producer(0, _AvroBytes(), chunking_enabled=True).send(data)
+
+    def _producer(self, partition: int, schema: _AvroBytes, **settings: object) -> pulsar.Producer:
+        # By default `send` gives up after 30 s, too.
+        return self._client.create_producer(
+            f"{self.topic}-partition-{partition}", schema=schema, send_timeout_millis=_SEND_TIMEOUT_MS, **settings
+        )
 
 
 def _partition_key(components: Sequence[bytes]) -> bytes:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cassandra import ConsistencyLevel, DriverException
+from cassandra import ConsistencyLevel, DriverException, WriteTimeout
 from cassandra.cluster import NoHostAvailable, Session
 from cassandra.query import SimpleStatement
 
@@ -30,6 +32,7 @@ from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
+_numbers = itertools.count(1)
 # Cassandra drops a write that reaches a node later than this.
 _WRITE_TIMEOUT_MS = 2_000
 _MESSAGES_EXPIRE_S = 4
@@ -50,10 +53,13 @@ class Lagging:
         replicas = session.cluster.metadata.get_replicas
         first = [key for key in range(200) if replicas(keyspace, int32(key))[0].address == self.behind.address]
         self.keys = first[:20]
+        self.new_key = next(key for key in first if key not in self.keys)
         for key in self.keys:
             row = f"({key}, 'old', 'w', {{1}}, 'old')"
-            self._run(f"INSERT INTO {keyspace}.t (id, v, w, s, x) VALUES {row} USING TIMESTAMP 5", "ALL")
-        self.new_key = next(key for key in first if key not in self.keys)
+            self._write(f"INSERT INTO {keyspace}.t (id, v, w, s, x) VALUES {row} USING TIMESTAMP 5", "ALL")
+
+    def fall_behind(self) -> None:
+        """One node misses the new state. Its messages expire while it stands still."""
         self.suspend()
         try:
             self._write_new()
@@ -64,11 +70,11 @@ class Lagging:
     def _write_new(self) -> None:
         keyspace = self.keyspace
         for key in self.keys:
-            self._run(f"INSERT INTO {keyspace}.t (id, v) VALUES ({key}, 'new') USING TIMESTAMP 9", "ONE")
-            self._run(f"DELETE w FROM {keyspace}.t USING TIMESTAMP 9 WHERE id = {key}", "ONE")
-            self._run(f"UPDATE {keyspace}.t USING TIMESTAMP 9 SET s = s + {{2}} WHERE id = {key}", "ONE")
-            self._run(f"UPDATE {keyspace}.t USING TTL 1 AND TIMESTAMP 9 SET x = 'brief' WHERE id = {key}", "ONE")
-        self._run(f"INSERT INTO {keyspace}.t (id) VALUES ({self.new_key}) USING TIMESTAMP 9", "ONE")
+            self._write(f"INSERT INTO {keyspace}.t (id, v) VALUES ({key}, 'new') USING TIMESTAMP 9", "ONE")
+            self._write(f"DELETE w FROM {keyspace}.t USING TIMESTAMP 9 WHERE id = {key}", "ONE")
+            self._write(f"UPDATE {keyspace}.t USING TIMESTAMP 9 SET s = s + {{2}} WHERE id = {key}", "ONE")
+            self._write(f"UPDATE {keyspace}.t USING TTL 1 AND TIMESTAMP 9 SET x = 'brief' WHERE id = {key}", "ONE")
+        self._write(f"INSERT INTO {keyspace}.t (id) VALUES ({self.new_key}) USING TIMESTAMP 9", "ONE")
 
     def suspend(self, node: CassandraNode | None = None) -> None:
         """The node answers nothing; by default the one that is behind."""
@@ -102,6 +108,18 @@ class Lagging:
     def _event(self, key: int, columns: Sequence[str], *, is_live: bool) -> MutationEvent:
         return self.writer.event(int32(key), writetime_us=9, columns=columns, is_live=is_live)
 
+    def _write(self, statement: str, consistency: str) -> None:
+        """Write again after a timeout. The statement has a timestamp, so this changes nothing."""
+
+        def is_written() -> bool:
+            try:
+                self._run(statement, consistency)
+            except WriteTimeout:
+                return False
+            return True
+
+        wait_until(is_written, statement)
+
     def _run(self, statement: str, consistency: str) -> None:
         level = ConsistencyLevel.name_to_value[consistency]
         self._session.execute(SimpleStatement(statement, consistency_level=level))
@@ -109,30 +127,35 @@ class Lagging:
 
 @pytest.fixture(scope="module")
 def session(two_nodes: Sandbox) -> Iterator[Session]:
-    """A session with the cluster of two nodes, by the first one, which keeps no write for the other: no hints, no queue."""
+    """A session with the cluster of two nodes, by the first one, which stores no hints for the other."""
     first = two_nodes.node
-    # Jolokia answers a write with the value before
     hints = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "HintedHandoffEnabled"}
-    timeout = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "WriteRpcTimeout"}
     first._ask({**hints, "value": False})
-    # on both: the one that lags behind judges by its own timeout, too, whether a write came too late
-    before = [node._ask({**timeout, "value": _WRITE_TIMEOUT_MS}) for node in two_nodes.nodes]
     with cluster_of(first) as cluster:
         yield cluster.connect()
-    for node, value in zip(two_nodes.nodes, before, strict=True):
-        node._ask({**timeout, "value": value})
     first._ask({**hints, "value": True})
+
+
+@contextmanager
+def _short_write_timeout(nodes: Sequence[CassandraNode]) -> Iterator[None]:
+    """On both: the one that lags behind judges by its own timeout, too, whether a write came too late."""
+    timeout = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "WriteRpcTimeout"}
+    # Jolokia answers a write with the value before.
+    before = [node._ask({**timeout, "value": _WRITE_TIMEOUT_MS}) for node in nodes]
+    try:
+        yield
+    finally:
+        for node, value in zip(nodes, before, strict=True):
+            node._ask({**timeout, "value": value})
 
 
 DeployOnTwo = Callable[..., Connector]
 
 
 @pytest.fixture
-def lagging(
-    session: Session, pulsar: PulsarServer, two_nodes: Sandbox, request: pytest.FixtureRequest
-) -> Iterator[Lagging]:
+def lagging(session: Session, pulsar: PulsarServer, two_nodes: Sandbox) -> Iterator[Lagging]:
     """A keyspace of the test's own."""
-    keyspace = f"lagging_{os.getpid()}_{abs(hash(request.node.name)) % 10_000}"
+    keyspace = f"lagging_{os.getpid()}_{next(_numbers)}"
     session.execute(
         f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
     )
@@ -140,7 +163,11 @@ def lagging(
         f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text, s set<int>, x text) WITH read_repair = 'NONE'"
     )
     writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, keyspace, "t")
-    yield Lagging(session, keyspace, writer, two_nodes)
+    made = Lagging(session, keyspace, writer, two_nodes)
+    # Not before: the 30 s of the tests' nodes are for writes that all replicas must answer.
+    with _short_write_timeout(two_nodes.nodes):
+        made.fall_behind()
+        yield made
     writer.close()
 
 

@@ -126,17 +126,19 @@ def test_two_instances_share_the_partitions_of_all_tables(
 
 
 def _expect_no_step_back(line: TableLine) -> None:
-    """Of the values 1 to 5 of eight keys. Each value was written at a time of its own, `value + 5`."""
-    times: dict[int, list[int]] = {number: [5] for number in range(8)}
-    values: dict[int, list[int]] = {number: [0] for number in range(8)}
-    while any(each[-1] < 10 for each in times.values()):
+    """Of the values 1 to 5 of eight keys. Each value was written at a time of its own, `value + 5`.
+
+    A record has the row as it was read: that may be the value of a later event already. A record that took long is
+    followed by another one of the same events if the row has changed since.
+    """
+    states: dict[int, list[tuple[int, int]]] = {number: [(5, 0)] for number in range(8)}
+    while any(each[-1][0] < 10 for each in states.values()):
         (record,) = line.topic.next()
         assert record.value is not None
-        times[record.key["id"]].append(int(record.properties["writetime"]))
-        values[record.key["id"]].append(record.value["a"])
+        states[record.key["id"]].append((int(record.properties["writetime"]), record.value["a"]))
     line.topic.expect_silence(0.3)
-    assert all(each == sorted(set(each)) for each in times.values()), times
-    # A record has the row as it was read: that may be the value of a later event already.
+    assert all(each == sorted(set(each)) for each in states.values()), states
+    values = {number: [value for _, value in each] for number, each in states.items()}
     assert all(each == sorted(each) and each[-1] == 5 for each in values.values()), values
 
 

@@ -102,8 +102,8 @@ def test_each_change_of_a_table_is_a_schema_and_an_event(
         assert record.value is not None and list(record.value) == columns
         assert record.schema_version == number + 1
         assert record.value["home"]["street"] == f"s{number}"
+        wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     assert list(record.key) == ["pk", "place"]
-    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     # What happens while nothing runs is found out at the next start, and nothing is told twice.
     connector.delete()
     line.run("ALTER TABLE {t} ADD c int")
@@ -129,6 +129,7 @@ def test_a_table_created_again_with_another_key_parks_until_the_registry_takes_i
     deploy_connector(keyspace, "t")
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
     (old,) = line.topic.next()
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     old_id = line.writer.table.table_id
     line.run("DROP TABLE {t}")
     line.run("CREATE TABLE {t} (name text, id int, a int, PRIMARY KEY (name, id))")

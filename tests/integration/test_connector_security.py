@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from tests.fixtures.connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import answered, cluster_of
 from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.servers.interface import PulsarServer
 from tests.servers.security_settings import node_tls
@@ -78,6 +79,10 @@ def _options(strict: Sandbox, authority: CertificateAuthority, **options: object
 
 
 def _connect(options: dict[str, object]) -> None:
+    answered(partial(_connect_once, options))
+
+
+def _connect_once(options: dict[str, object]) -> None:
     config, _ = SourceConfig.from_mapping({**options, "pulsarServiceUrl": "pulsar://nobody:6650"})
     client = CassandraClient(cassandra_options(config, tls_context(config)))
     try:

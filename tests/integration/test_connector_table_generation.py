@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 from cassandra.cluster import Session
 
+from schemas.table_metadata import TableMetadata
 from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
 from source_connector.tables.table_schema import TableSchemaReader
+from tests.servers.cassandra_session import answered
 from tests.servers.interface import CassandraServer
 
 
@@ -22,7 +24,7 @@ def client(cassandra_node: CassandraServer) -> Iterator[CassandraClient]:
         read_timeout_s=60,
     )
     client = CassandraClient(options)
-    client.connect()
+    answered(client.connect)
     yield client
     client.close()
 
@@ -32,17 +34,21 @@ def test_each_create_has_a_later_generation_and_alter_keeps_it(
 ) -> None:
     """Whatever id the table is given. What ALTER adds is later, and one column that stays is enough."""
     reader = TableSchemaReader(client, keyspace, "t")
+
+    def read() -> TableMetadata:
+        return answered(reader.read)
+
     create = f"CREATE TABLE {keyspace}.t (id int, ck int, a int, PRIMARY KEY (id, ck))"
     cql.execute(create)
-    first = reader.read()
+    first = read()
     for change in ("ADD b int", "DROP a", "RENAME id TO pk", "WITH comment = 'x'"):
         cql.execute(f"ALTER TABLE {keyspace}.t {change}")
-        assert reader.read().generation == first.generation
+        assert read().generation == first.generation
     lives = [first]
     for with_id in ("", f" WITH ID = {first.table_id}", f" WITH ID = {first.table_id}"):
         cql.execute(f"DROP TABLE {keyspace}.t")
         cql.execute(create + with_id)
-        lives.append(reader.read())
+        lives.append(read())
     assert [each.table_id == first.table_id for each in lives] == [True, False, True, True]
     generations = [each.generation for each in lives if each.generation is not None]
     assert len(generations) == 4

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 from cassandra import ConsistencyLevel
 from cassandra.auth import AuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import WhiteListRoundRobinPolicy
 
+from source_connector.errors import FetchError
 from tests.servers.interface import CassandraServer
 
-__all__ = ["cluster_of"]
+__all__ = ["answered", "cluster_of"]
 
 _PATIENCE_S = 60.0
+_ASKED_FOR_S = 180.0
+_Answer = TypeVar("_Answer")
 
 
 def cluster_of(
@@ -34,3 +41,15 @@ def cluster_of(
         idle_heartbeat_timeout=_PATIENCE_S,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
+
+
+def answered(ask: Callable[[], _Answer]) -> _Answer:
+    """What the connector's client answers. It is asked again after a timeout, for its limits are a few seconds."""
+    deadline = time.monotonic() + _ASKED_FOR_S
+    while True:
+        try:
+            return ask()
+        except FetchError as error:
+            is_timeout = "OperationTimedOut" in str(error) or "timed out" in str(error).lower()
+            if not is_timeout or time.monotonic() > deadline:
+                raise

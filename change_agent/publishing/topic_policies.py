@@ -10,13 +10,14 @@ from typing import Final
 
 from change_agent.errors import PublishError
 from clients.topic_policies import Audience, PolicyAnswers, hazards_of
+from runtime.backoff import Backoff
 
 __all__ = ["EVENTS", "TopicPolicies"]
 
 _log: Final = logging.getLogger(__name__)
 _INTERVAL_S: Final = 3600.0
-# The pause after a check that failed.
-_RETRY_S: Final = 600.0
+# The pauses after checks that failed.
+_RETRY: Final = Backoff(30, 600)
 EVENTS: Final = Audience(messages="events", subscription="the subscription", reader="the connector")
 
 
@@ -27,7 +28,9 @@ class TopicPolicies:
         self._answers: Final = answers
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
-        self._checked_at: Final[dict[str, float]] = {}
+        self._due_at: Final[dict[str, float]] = {}
+        # How many checks of a topic in a row have failed.
+        self._failures: Final[dict[str, int]] = {}
         self._hazards: Final[dict[str, tuple[str, ...]]] = {}
         self._is_unreadable = False
 
@@ -38,17 +41,17 @@ class TopicPolicies:
     def check(self, topic: str) -> None:
         """Check the topic's policies, at most once an hour, and log an error for each new hazard.
 
-        A failed check is logged only once for all topics, and is repeated after `_RETRY_S`.
+        A failed check is logged only once for all topics. It is repeated after a pause that grows with each failure.
         """
         now = self._clock()
         with self._lock:
-            if now - self._checked_at.get(topic, -_INTERVAL_S) < _INTERVAL_S:
+            if now < self._due_at.get(topic, now):
                 return
-            self._checked_at[topic] = now
+            self._due_at[topic] = now + _INTERVAL_S
         try:
             found = tuple(hazards_of(self._answers, topic, EVENTS))
         except (PublishError, ValueError, TypeError, AttributeError) as error:
-            self._checked_at[topic] = now - _INTERVAL_S + _RETRY_S
+            self._put_off(topic)
             if not self._is_unreadable:
                 self._is_unreadable = True
                 _log.warning(
@@ -57,12 +60,18 @@ class TopicPolicies:
                     error,
                 )
             return
+        self._failures.pop(topic, None)
         for each in found:
             if each not in self.hazards(topic):
                 _log.error("%s: %s", topic, each)
         self._hazards[topic] = found
 
+    def _put_off(self, topic: str) -> None:
+        with self._lock:
+            failures = self._failures[topic] = self._failures.get(topic, 0) + 1
+            self._due_at[topic] = self._clock() + _RETRY.pause_s(failures)
+
     def forget(self, topic: str) -> None:
         """Let the next `check` read the policies again, because the topic is being opened."""
         with self._lock:
-            self._checked_at.pop(topic, None)
+            self._due_at.pop(topic, None)

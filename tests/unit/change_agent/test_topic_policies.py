@@ -80,6 +80,37 @@ def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptur
     assert policies.hazards(_TOPIC) == ()
 
 
+def test_a_check_that_failed_is_repeated_soon_and_then_less_often() -> None:
+    """After half a minute at most, in the end after ten minutes at most; an answer counts for an hour."""
+    now_s = 0.0
+    answers = _Answers()
+    policies = TopicPolicies(answers, clock=lambda: now_s)
+
+    def asks() -> bool:
+        before = answers.asked
+        policies.check(_TOPIC)
+        return answers.asked > before
+
+    answers.is_refused = True
+    assert asks()
+    for longest_s in (30, 60, 120, 240, 480, 600, 600):
+        now_s += 0.45 * longest_s
+        assert not asks()
+        now_s += 0.6 * longest_s
+        assert asks()
+    answers.is_refused, answers.ttl_s = False, 60
+    now_s += 600
+    assert asks()
+    assert len(policies.hazards(_TOPIC)) == 1
+    now_s += 3599
+    assert not asks()
+    answers.is_refused = True
+    now_s += 1
+    assert asks()
+    now_s += 30
+    assert asks(), "the pauses begin anew"
+
+
 def test_missing_rights_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing else happens."""
     answers = _Answers()

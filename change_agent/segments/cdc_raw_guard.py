@@ -166,7 +166,9 @@ class CdcRawGuard(Stage):
         if self._is_cdc_enabled and not is_enabled:
             _log.error("%s", _DISABLED)
         self._is_cdc_enabled = is_enabled
-        self.ran_without_cdc = self.ran_without_cdc or not is_enabled
+        # A thread that sets it to False meanwhile has noted an earlier answer.
+        if not is_enabled:
+            self.ran_without_cdc = True
 
     def _report_unknown(self, error: NodeUnavailableError) -> None:
         """Report once that the settings are not known.

@@ -46,7 +46,7 @@ __all__ = ["Clearings", "LogState", "Producers"]
 _log: Final = logging.getLogger(__name__)
 _NAME: Final = "clearings.json"
 _BACKOFF: Final = Backoff(1.0, 60.0)
-_ANSWER_TIMEOUT_S: Final = 10.0
+_ANSWER_TIMEOUT_S: Final = 30.0
 _NODE_ANSWER_S: Final = 1.0
 _NODE_PAUSE_S: Final = 10.0
 # How long a clearing waits until the broker has all events that were handed over before it.

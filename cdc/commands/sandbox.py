@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import click
 import platformdirs
@@ -26,6 +27,8 @@ from schemas.errors import ConfigError
 
 __all__ = ["sandbox"]
 
+# Each server has answered once before `up` lists them all. On a busy machine one may be silent for some seconds.
+_PATIENCE_S: Final = 60.0
 _dir_option = click.option(
     "--dir",
     "folder",
@@ -79,7 +82,7 @@ def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json
         servers.detach()
         sources = _wait_for_sources(folder)
     start_s = round(time.monotonic() - started, 1)
-    statuses = server_statuses(folder)
+    statuses = server_statuses(folder, patience_s=_PATIENCE_S)
     if as_json:
         found = {"dir": str(folder), "start_s": start_s, "servers": _as_objects(statuses), "sources": sources}
         click.echo(json.dumps(found))

@@ -25,6 +25,7 @@ __all__ = ["Condition", "ServerStatus", "answers", "server_statuses", "take_down
 Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
 
 _PROBE_TIMEOUT_S: Final = 3.0
+_PROBE_PAUSE_S: Final = 0.5
 _SUPERVISOR_WAIT_S: Final = 60.0  # it gives servers 20 s before it kills them
 _STRAY_WAIT_S: Final = 10.0
 
@@ -37,11 +38,19 @@ class ServerStatus:
     condition: Condition
 
 
-def server_statuses(folder: Path) -> list[ServerStatus]:
-    """How the servers of a folder do; empty if no sandbox was ever started there."""
-    state = read_state(folder)
-    servers = state.servers if state else ()
-    return [ServerStatus(server=server, condition=_condition(server)) for server in servers]
+def server_statuses(folder: Path, *, patience_s: float = 0.0) -> list[ServerStatus]:
+    """How the servers of a folder do; empty if no sandbox was ever started there.
+
+    A server that does not answer is asked again for ``patience_s``.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        state = read_state(folder)
+        servers = state.servers if state else ()
+        statuses = [ServerStatus(server=server, condition=_condition(server)) for server in servers]
+        if time.monotonic() >= deadline or all(each.condition != "unresponsive" for each in statuses):
+            return statuses
+        time.sleep(_PROBE_PAUSE_S)
 
 
 def take_down(folder: Path, *, remove: bool = False) -> int:

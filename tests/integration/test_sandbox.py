@@ -169,7 +169,7 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
     again = _cdc("up", "--dir", folder)
     assert again.returncode == 2
     assert again.stderr.splitlines()[-1].startswith(f"cdc: sandbox folder: a sandbox runs in {folder}; end it by")
-    assert _cdc("status", "--dir", folder).returncode == 0
+    assert _eventually(lambda: _cdc("status", "--dir", folder).returncode == 0)
     assert _cdc("kill", "cassandra-1", "--dir", folder).stdout == "cassandra-1 killed\n"
     assert _cdc("stop", "cassandra-1", "--dir", folder).stdout == "cassandra-1 did not run\n"
     assert "cassandra-1 5.0.9: stopped" in _cdc("status", "--dir", folder).stdout
@@ -178,7 +178,7 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
     assert "'cassandra-2' is no server of this sandbox; it has cassandra-1, pulsar" in wrong.stderr
     started = json.loads(_cdc("start", "cassandra-1", "--json", "--dir", folder).stdout)
     assert started["pid"] != up["servers"][0]["pid"]
-    assert _cdc("status", "--dir", folder).returncode == 0
+    assert _eventually(lambda: _cdc("status", "--dir", folder).returncode == 0)
     down = _cdc("down", "--json", "--dir", folder)
     assert json.loads(down.stdout) == {"dir": str(folder), "ended": 2}
     assert _processes_of(folder) == []

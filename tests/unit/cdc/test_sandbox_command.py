@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdc.sandbox.errors import SandboxError
-from cdc.sandbox.running import server_statuses, take_down
+from cdc.sandbox.running import Condition, server_statuses, take_down
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -170,3 +172,15 @@ def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_end
     write_state(tmp_path, _STATE)
     assert [status.condition for status in server_statuses(tmp_path)] == ["stopped"]
     assert take_down(tmp_path) == 0
+
+
+@pytest.mark.parametrize(("patience_s", "condition"), [(0.0, "unresponsive"), (60.0, "ready")])
+def test_a_server_that_is_silent_for_a_moment_is_asked_again_by_who_has_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, condition: Condition
+) -> None:
+    """`up` has: its servers have just answered. `status` tells what it finds."""
+    running = [replace(each, process=ProcessId.of(os.getpid())) for each in _STATE.servers]
+    write_state(tmp_path, replace(_STATE, servers=tuple(running)))
+    answers = iter([False, True])
+    monkeypatch.setattr("cdc.sandbox.running.answers", lambda server: next(answers))
+    assert [each.condition for each in server_statuses(tmp_path, patience_s=patience_s)] == [condition]

@@ -30,14 +30,13 @@ from cdc.sandbox.errors import SandboxError, ServerStartError
 from cdc.sandbox.options import SandboxOptions
 from cdc.sandbox.prerequisites import require_linux
 from cdc.sandbox.pulsar_standalone import Pulsar
-from cdc.sandbox.server import Server
+from cdc.sandbox.server import START_TIMEOUT_S, Server
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 from cdc.sandbox.supervision import SupervisorChannel
 from schemas.errors import ConfigError
 
 __all__ = ["Progress", "Sandbox", "Step"]
 
-_GOSSIP_TIMEOUT_S: Final = 60.0
 _GOSSIP_STABLE_S: Final = 3.0
 
 Step: TypeAlias = Literal["fetching", "waiting", "starting", "ready"]
@@ -204,13 +203,13 @@ class Sandbox:
         """Until every node has seen every other one alive for a while: one that has just joined may be lost again."""
         everyone = frozenset(node.address for node in self._nodes)
         complete_since = time.monotonic()
-        deadline = complete_since + _GOSSIP_TIMEOUT_S
+        deadline = complete_since + START_TIMEOUT_S
         while time.monotonic() - complete_since < _GOSSIP_STABLE_S:
             strangers = [node.name for node in self._nodes if node.live_nodes() != everyone]
             if strangers:
                 complete_since = time.monotonic()
             if time.monotonic() > deadline:
-                reason = f"after {_GOSSIP_TIMEOUT_S:g} s it does not see all of {', '.join(sorted(everyone))} alive"
+                reason = f"after {START_TIMEOUT_S:g} s it does not see all of {', '.join(sorted(everyone))} alive"
                 raise ServerStartError((strangers or [self._nodes[0].name])[0], reason, [])
             time.sleep(0.1)
 

@@ -26,6 +26,8 @@ from cdc.sandbox.errors import SandboxError
 __all__ = ["AgentProcess"]
 
 _START_TIMEOUT_S: Final = 120.0
+# A killed process that waits for the disk is there until the disk has answered.
+_KILL_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
 
 
@@ -141,7 +143,7 @@ class AgentProcess:
 
     def kill(self) -> int:
         """End at once, as by kill -9; the exit code."""
-        return self._end(signal.SIGKILL, 10.0)
+        return self._end(signal.SIGKILL, _KILL_TIMEOUT_S)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the running agent."""

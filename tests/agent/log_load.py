@@ -88,6 +88,8 @@ class LogLoad:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._failure: BaseException | None = None
+        self.answered = 0
+        """How many writes the node has answered."""
         self._forgiven: Final = _AWAY if node_may_go else ()
         prepare = lambda cql: session.prepare(cql.replace("{k}", keyspace))  # noqa: E731
         self._plain = prepare("INSERT INTO {k}.plain (pk, v) VALUES (?, ?)")
@@ -112,6 +114,15 @@ class LogLoad:
         self._thread.join()
         assert self._failure is None, self._failure
 
+    def wait_for(self, answers: int) -> None:
+        """Until the node has answered so many writes in all."""
+
+        def are_answered() -> bool:
+            assert self._failure is None, self._failure
+            return self.answered >= answers
+
+        wait_until(are_answered, f"{answers} writes are answered")
+
     def _run(self) -> None:
         try:
             while not self._stop.wait(0.08):
@@ -120,6 +131,7 @@ class LogLoad:
                         self._write(self._random.randrange(8), self._random.randrange(500)) for _ in range(16)
                     ]:
                         pending.result()
+                        self.answered += 1
                 except self._forgiven:
                     continue
         except BaseException as error:  # noqa: BLE001  # told by the test's thread

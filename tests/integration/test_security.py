@@ -59,7 +59,8 @@ def session(servers: SecuredSandbox) -> Iterator[Session]:
     """A superuser's session, the table, and the role that all parts log in by."""
     node = servers.node
     with Cluster(
-        [node.address], port=node.native_port, connect_timeout=60, ssl_context=servers.tls_context,
+        [node.address], port=node.native_port, connect_timeout=60, control_connection_timeout=60,
+        max_schema_agreement_wait=60, ssl_context=servers.tls_context,
         auth_provider=PlainTextAuthProvider(*DEFAULT_LOGIN),
     ) as cluster:  # fmt: skip
         connected = cluster.connect()

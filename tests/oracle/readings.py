@@ -153,6 +153,8 @@ def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
         connect_timeout=60,
+        control_connection_timeout=60,
+        max_schema_agreement_wait=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     with_vectors = variant.line == "5.0"

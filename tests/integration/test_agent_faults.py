@@ -23,6 +23,7 @@ from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
 from tests.fixtures.agent import TopicOf
 from tests.servers.cassandra_session import cluster_of
+from tests.topics.agent_table import log_from_now
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _numbers = itertools.count(1)
@@ -90,16 +91,6 @@ def _keys(events: list[TopicEvent]) -> list[int]:
     return sorted(int.from_bytes(each.event.partition_key, "big", signed=True) for each in events)
 
 
-def _log_size(agent: AgentProcess) -> int:
-    """In bytes; before the first start there is no log."""
-    return agent.log.stat().st_size if agent.log.exists() else 0
-
-
-def _log_behind(agent: AgentProcess, size: int) -> str:
-    """What the agent has logged since its log had this size."""
-    return agent.log.read_bytes()[size:].decode(errors="replace")
-
-
 class _Writer:
     """Writes rows one after the other until it is stopped."""
 
@@ -165,11 +156,11 @@ def test_pulsar_may_come_after_the_agent(
 ) -> None:
     """Started while Pulsar is away, the agent waits with a clear line, and publishes when it comes."""
     servers.pulsar.stop()
-    before = _log_size(stopped_agent)
+    new_log = log_from_now(stopped_agent)
     stopped_agent.start()
     _write(session, table, range(100))
     waiting = f"waiting for {events_topic(*table.split('.'))}"
-    wait_until(lambda: waiting in _log_behind(stopped_agent, before), "the agent says what it waits for")
+    wait_until(lambda: waiting in new_log(), "the agent says what it waits for")
     servers.pulsar.start()
     events = topic_of(table).wait_for(100)
     assert _keys(events) == list(range(100))
@@ -257,10 +248,10 @@ def test_what_cassandra_has_after_a_crash_is_on_the_topic(
     servers.node.kill()
     running_agent.kill()
     left = {path.name for path in servers.node.cdc_raw.glob("*_cdc.idx")}
-    before = _log_size(running_agent)
+    new_log = log_from_now(running_agent)
     running_agent.start()
     wait_until(
-        lambda: "waiting for the schema: Cassandra at" in _log_behind(running_agent, before),
+        lambda: "waiting for the schema: Cassandra at" in new_log(),
         "the agent says what it waits for",
     )
     servers.node.start()

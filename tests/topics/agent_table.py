@@ -11,7 +11,7 @@ from cassandra.cluster import Session
 from cdc.agent_process import AgentProcess
 from tests.topics.events_topic import EventsTopic, wait_until
 
-__all__ = ["KEYED", "AgentTable", "wait_for_metrics"]
+__all__ = ["KEYED", "AgentTable", "log_from_now", "wait_for_metrics"]
 
 _numbers = itertools.count(1)
 KEYED = "pk int, ck int, v int, PRIMARY KEY (pk, ck)"
@@ -75,6 +75,12 @@ class AgentTable:
         self._open_topic(self._keyspace, marker).wait_for(1)
         # The marker's topic is another one: what was read before it may still be on its way.
         wait_for_metrics(self._agent, "nothing is on its way", inflight_events=0)
+
+
+def log_from_now(agent: AgentProcess) -> Callable[[], str]:
+    """Gives what the agent has logged since this call."""
+    size = agent.log.stat().st_size if agent.log.exists() else 0  # before the first start there is no log
+    return lambda: agent.log.read_bytes()[size:].decode(errors="replace")
 
 
 def wait_for_metrics(agent: AgentProcess, what: str, **wanted: int) -> None:

@@ -29,6 +29,8 @@ from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 _numbers = itertools.count(1)
 # Longer than every wait after which the agent blames the topic and not the broker.
 _LONG_OUTAGE_S = 120
+# For a stop that waits for events up to shutdownTimeoutMs, and then for servers.
+_STOP_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"), shutdownTimeoutMs=20_000
     )
     yield process
-    process.stop()
+    process.stop(timeout_s=_STOP_S)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def running_agent(agent: AgentProcess) -> AgentProcess:
 @pytest.fixture
 def stopped_agent(agent: AgentProcess) -> AgentProcess:
     """The agent of the node, stopped."""
-    agent.stop()
+    agent.stop(timeout_s=_STOP_S)
     return agent
 
 
@@ -143,7 +145,7 @@ def test_restarts_in_mid_segment_lose_nothing_and_repeat_nothing(
         topic_of(table).wait_for(1)
         for _ in range(3):
             time.sleep(1)
-            assert running_agent.stop(timeout_s=60) == 0, running_agent.log_tail()
+            assert running_agent.stop(timeout_s=_STOP_S) == 0, running_agent.log_tail()
             time.sleep(0.3)
             running_agent.start()
     events = topic_of(table).wait_for(writer.written)
@@ -213,7 +215,7 @@ def test_changes_of_a_dropped_table_are_still_published(
     """Written while the agent was away, and dropped before it came back: the schema's copy explains the bytes."""
     _write(session, table, range(1))
     topic_of(table).wait_for(1)
-    running_agent.stop()
+    running_agent.stop(timeout_s=_STOP_S)
     _write(session, table, range(1, 50))
     session.execute(f"DROP TABLE {table}")
     running_agent.start()

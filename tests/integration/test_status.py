@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ def _asked(command: str, line_yaml: Path) -> dict[tuple[str, str], dict[str, Any
     }
 
 
+def _are_ok(found: Mapping[tuple[str, str], dict[str, Any]], *names: tuple[str, str]) -> bool:
+    return all(found.get(name, {}).get("level") == "ok" for name in names)
+
+
 def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path, cql: Session, keyspace: str) -> None:
     """By the status, and by the doctor with the statement that mends it."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY) WITH cdc = true")
@@ -42,14 +47,23 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path
 
     def is_there() -> bool:
         found.update(_asked("status", line_yaml))
-        return "1 message waits" in found.get(("tables", f"{keyspace}.t"), {}).get("text", "")
+        waits = "1 message waits" in found.get(("tables", f"{keyspace}.t"), {}).get("text", "")
+        return waits and _are_ok(found, ("servers", "Cassandra"), ("servers", "Pulsar"))
 
-    wait_until(is_there, "the event of the table")
+    wait_until(is_there, "the event of the table, from servers that answer in time")
     told = found["tables", f"{keyspace}.t"]
     assert (told["level"], "no source reads its events" in told["text"]) == ("failure", True)
     assert found["servers", "Cassandra"]["level"] == found["servers", "Pulsar"]["level"] == "ok"
     line_yaml.write_text(line_yaml.read_text() + f"tables: {keyspace}.*\n")
-    advised = _asked("doctor", line_yaml)
+    advised: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def is_advised() -> bool:
+        advised.clear()
+        advised.update(_asked("doctor", line_yaml))
+        is_ok = _are_ok(advised, ("Pulsar", "broker"), ("topics", f"cdc-events-{keyspace}.t"))
+        return is_ok and ("Cassandra", f"{keyspace}.Forgotten") in advised
+
+    wait_until(is_advised, "the doctor's advice, from servers that answer in time")
     assert (
         advised["Cassandra", f"{keyspace}.Forgotten"]["remedy"]
         == f'ALTER TABLE {keyspace}."Forgotten" WITH cdc = true;'

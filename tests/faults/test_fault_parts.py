@@ -29,20 +29,18 @@ from tests.fault_kit.workload import Failures
 @pytest.mark.parametrize(
     ("kind", "wrong"), [(FaultKind.IDX_EMPTY, ""), (FaultKind.IDX_TORN, "12"), (FaultKind.IDX_SHRUNK, "617")]
 )
-def test_an_index_is_wrong_for_a_moment_and_right_again(tmp_path: Path, kind: FaultKind, wrong: str) -> None:
+def test_an_index_is_wrong_for_a_moment_and_right_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, wrong: str
+) -> None:
     """The newest one; what Cassandra wrote meanwhile stays."""
     (tmp_path / "CommitLog-7-5_cdc.idx").write_text("99\nCOMPLETED")
     index = tmp_path / "CommitLog-7-10_cdc.idx"
     index.write_text("1234")
     seen: list[str] = []
-    disturb = threading.Thread(target=disturb_index, args=(tmp_path, kind, 0.5, seen.append))
-    disturb.start()
-    deadline = time.monotonic() + 60
-    while index.read_text() != wrong and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert index.read_text() == wrong
-    disturb.join()
-    assert index.read_text() == "1234"
+    contents: list[str] = []
+    monkeypatch.setattr("tests.fault_kit.index_files.time.sleep", lambda seconds: contents.append(index.read_text()))
+    disturb_index(tmp_path, kind, 0.5, seen.append)
+    assert [*contents, index.read_text()] == [wrong, "1234", "1234"]
     assert seen == [f"CommitLog-7-10_cdc.idx: '1234' becomes {wrong!r}"]
 
 

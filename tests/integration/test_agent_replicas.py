@@ -11,7 +11,7 @@ from cassandra.query import SimpleStatement
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox
 from tests.servers.cassandra_session import cluster_of
-from tests.topics.events_topic import EventsTopic, TopicEvent
+from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _STATEMENTS = [
     "INSERT INTO replicas.t (pk, ck, v, l, s) VALUES (1, 1, 'a', ['x', 'y'], 'static')",
@@ -43,7 +43,10 @@ def test_replicas_agree_on_every_digest(
             "CREATE TABLE replicas.t (pk int, ck int, v text, s text static, l list<text>, m map<text, int>, u address,"
             " PRIMARY KEY (pk, ck)) WITH cdc = true"
         )
+        both = {each.address for each in two_nodes.nodes}
         for statement in _STATEMENTS:
+            # A node that stood still for some seconds is taken for dead, and ALL is refused.
+            wait_until(lambda: all(each.live_nodes() == both for each in two_nodes.nodes), "both nodes are alive")
             session.execute(SimpleStatement(statement, consistency_level=ConsistencyLevel.ALL))
     # Two rows of events for the first insert, three for the batch, one for each other statement.
     events = open_topic("replicas", "t").wait_for(26)

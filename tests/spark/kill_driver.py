@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,12 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_bridge import raw_stream, session_builder
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
-from spark_bridge.jobs.publish import publish
+from spark_bridge.jobs.publish import publish, topic_beside
 from spark_bridge.jobs.publish_sender import SENT
 from spark_bridge.jobs.publish_state import Kind
 from spark_bridge.jobs.repair import RepairTarget
 from spark_bridge.jobs.resync import resync
 from spark_bridge.topics.gaps import GapsTopic
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.publish_admin import PublishAdmin
+from tests.spark.streams import started
+from tests.topics.events_topic import wait_until
 
 Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 DRIVER_SETTINGS = {
@@ -62,9 +65,7 @@ def stream(spark: SparkSession, options: Mapping[str, str], folder: str) -> None
             os.kill(os.getpid(), signal.SIGKILL)
 
     query = raw_stream(spark, options).writeStream.foreachBatch(write)
-    query.option("checkpointLocation", f"{folder}/checkpoint").trigger(
-        processingTime="0 seconds"
-    ).start().awaitTermination()
+    started(query.option("checkpointLocation", f"{folder}/checkpoint").trigger(processingTime="0 seconds"))
 
 
 def backfill_and_die(
@@ -86,7 +87,10 @@ def backfill_and_die(
 
 
 def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str, kind: Kind, rows: int) -> None:
-    """The driver is killed, and its worker waits for its own end, when so many records were given to a producer; never returns."""
+    """The driver is killed when a producer was given so many records and the broker has some of them; never returns.
+
+    Its worker waits for its own end.
+    """
     kind_of_frame = type(spark.range(0))
     driver, map_in_arrow = os.getpid(), kind_of_frame.mapInArrow
 
@@ -95,7 +99,7 @@ def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str
         for batch in batches:
             for at in range(0, batch.num_rows, 10):
                 if given >= rows:
-                    time.sleep(1)  # for the broker to store what it was sent
+                    _wait_for_a_record(options, kind)
                     os.kill(driver, signal.SIGKILL)
                     signal.pause()
                 piece = batch.slice(at, 10)
@@ -107,6 +111,14 @@ def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str
 
     kind_of_frame.mapInArrow = map_some  # type: ignore[method-assign, assignment]
     publish(spark, options, target, {kind: None})
+
+
+def _wait_for_a_record(options: Mapping[str, str], kind: Kind) -> None:
+    """Until the broker has stored something of what it was sent."""
+    parsed = BridgeOptions.from_mapping(options)
+    with PublishAdmin(parsed) as admin:
+        partitions = admin.partitions_of(topic_beside(parsed.only_topic, kind))
+        wait_until(lambda: any(admin.last_position(each).entry >= 0 for each in partitions), "a record is stored")
 
 
 def resync_and_die(

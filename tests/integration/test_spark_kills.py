@@ -12,6 +12,7 @@ from spark_bridge import raw_stream
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.spark.kill_driver import write_batch
+from tests.spark.streams import started
 
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
 MakeTopic = Callable[..., DataTopic]
@@ -42,9 +43,7 @@ def test_no_record_is_lost_or_doubled_when_a_task_an_executor_and_the_driver_die
     assert ids(spark, folder, "0") == sorted(written[:100])
     topic.write(Record(key={"id": 300}, value={"name": "after the kill"}))
     stream = raw_stream(spark, options).writeStream.foreachBatch(lambda batch, at: write_batch(batch, at, folder))
-    query = stream.option("checkpointLocation", f"{folder}/checkpoint").start()
-    query.processAllAvailable()
-    query.stop()
+    started(stream.option("checkpointLocation", f"{folder}/checkpoint")).stop()
     assert ids(spark, folder, "1") == sorted(written[100:200])
     rows = spark.read.parquet(f"{folder}/rows/*").collect()
     assert len(rows) == len({row.message_id for row in rows}) == 301

@@ -88,7 +88,7 @@ class Attempts:
             # A user type may have grown since: its values are longer than the known definition.
             self._counters["rows_not_converted"] += 1
             self._table.mark_stale()
-            self._failed(task, str(error))
+            self._failed(task, str(error), type(error).__name__)
         except Exception as error:  # noqa: BLE001  # an unexpected error of one event stops no other
             _log.debug("unexpected", exc_info=error)
             self._counters["unexpected_errors"] += 1
@@ -162,11 +162,11 @@ class Attempts:
         else:
             self._failed(task, reason)
 
-    def _failed(self, task: Task, reason: str) -> None:
+    def _failed(self, task: Task, reason: str, subject: str | None = None) -> None:
         """Count a failure that seems to be the event's fault. After the last one the event becomes a dead letter."""
         task.failures += 1
         if task.failures < self._stages.limits.max_failures:
-            self._retry(task, reason)
+            self._retry(task, reason, subject=subject)
         else:
             task.become(TaskState.SETTING_ASIDE)
             self._set_aside(task, reason)
@@ -187,14 +187,17 @@ class Attempts:
         )
         stages.set_events_aside(task.work.events, reason, partial(self._settle, task))
 
-    def _retry(self, task: Task, reason: str, longest_s: float | None = None) -> None:
-        """Start the task again after a pause. Its events stay unacknowledged."""
+    def _retry(self, task: Task, reason: str, longest_s: float | None = None, *, subject: str | None = None) -> None:
+        """Start the task again after a pause. Its events stay unacknowledged.
+
+        `subject`: for the notice, if the beginning of the reason differs from row to row.
+        """
         limits = self._stages.limits
         task.become(TaskState.RETRYING)
         delay_s = Backoff(limits.backoff_s, longest_s or limits.max_backoff_s).pause_s(task.attempts)
         self._counters["retries"] += 1
         self._notices.say(
-            reason.partition(":")[0],
+            subject or reason.partition(":")[0],
             f"{self._place_of(task)}: {reason}; attempt {task.attempts + 1} in {delay_s:.1f} s",
         )
         self._stages.timers.after(delay_s, partial(self._start_again, task))

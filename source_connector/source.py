@@ -99,6 +99,8 @@ class CassandraSource:
         self._policies = policies
         self._lines: dict[tuple[str, str], TableLine] = {}
         self._by_topic: dict[str, TableLine] = {}
+        # The table that each topic belongs to.
+        self._owners: dict[str, str] = {}
         self._turns: deque[TableLine] = deque()
         self._unreadable: set[str] = set()
         self._tables_seen_at: UUID | None = None
@@ -132,7 +134,7 @@ class CassandraSource:
 
     def _serve(self, place: TablePlace) -> None:
         """Serve one more table. Its events are read as soon as the table has been found."""
-        if (place.keyspace, place.table) in self._lines:
+        if (place.keyspace, place.table) in self._lines or self._shares_a_topic(place):
             return
 
         def follow() -> None:
@@ -153,6 +155,25 @@ class CassandraSource:
         self._by_topic.update(dict.fromkeys(place.events_topics, line))
         self._turns.append(line)
         line.open()
+
+    def _shares_a_topic(self, place: TablePlace) -> bool:
+        """Report True for a table one of whose topics is another table's, as `{keyspace}_{table}` may give them.
+
+        Then the records of two tables would be in one topic, where a reader takes one of them for an earlier life of the
+        other.
+        """
+        name = f"{place.keyspace}.{place.table}"
+        topics = [each for each in (*place.events_topics, place.destination) if each]
+        for topic in topics:
+            owner = self._owners.setdefault(topic, name)
+            if owner != name:
+                self._notices.say(
+                    f"shared {name}",
+                    f"{name} is not served: its topic {topic} is that of {owner}; separate keyspace and table in the option"
+                    " events.topic or destination by a character that their names do not have, such as a dot",
+                )
+                return True
+        return False
 
     def _turn(self) -> None:
         """Handle the posted items, start tasks and reads that may start, and write frames to the host."""
@@ -260,7 +281,7 @@ class CassandraSource:
                 partial(_tables_since, self._stages.client, self._tables_seen_at), self._found
             )
 
-    def _found(self, found: tuple[UUID, Sequence[tuple[str, str, bool]]] | CdcError) -> None:
+    def _found(self, found: tuple[UUID | None, Sequence[tuple[str, str, bool]]] | CdcError) -> None:
         if isinstance(found, CdcError):
             self._notices.say("tables", f"tables that were added are not seen yet: {found}")
             return
@@ -309,10 +330,17 @@ class CassandraSource:
             self._host.send(encode_metric(name, value))
 
 
-def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID, Sequence[tuple[str, str, bool]]]:
-    """The schema's version, and all tables; no tables if the version is `seen_at`. Raises FetchError."""
+def _tables_since(client: CassandraClient, seen_at: UUID | None) -> tuple[UUID | None, Sequence[tuple[str, str, bool]]]:
+    """The schema's version, and all tables; no tables if the version is `seen_at`. Raises FetchError.
+
+    The version is None if the nodes have several: another node may have answered with the tables, without the new ones.
+    """
     version = client.schema_version()
-    return version, () if version == seen_at else client.tables()
+    if version == seen_at:
+        return version, ()
+    before = client.schema_versions()
+    tables = client.tables()
+    return version if before == client.schema_versions() == {version} else None, tables
 
 
 def _base_name(topic: str) -> str:

@@ -176,7 +176,8 @@ class ExpiryTopics(Stage):
         self._stores = TopicOpenings(self._open_store, self._steps.put, self._cannot_store)
         self._targets = TopicOpenings(self._open_target, self._steps.put, self._cannot_forward)
         self._in_flight: Counter[str] = Counter()
-        self._last_stored: dict[str, int] = {}
+        # By expiry topic: the ledger of the last stored message, and the latest second of all stored keys.
+        self._last_stored: dict[str, tuple[int, int]] = {}
         # By expiry topic: how many messages were stored, and the latest time at which one of them is to be delivered.
         self._delayed: dict[str, tuple[int, int]] = {}
         self._next_search = 0.0
@@ -397,7 +398,9 @@ class ExpiryTopics(Stage):
 
     def _stored(self, packed: _Packed, ledger_id: int) -> None:
         self._in_flight[packed.place.topic] -= 1
-        self._last_stored[packed.place.topic] = ledger_id
+        _, latest = self._last_stored.get(packed.place.topic, (0, 0))
+        latest = max([latest, *(row.second for row in packed.rows)])
+        self._last_stored[packed.place.topic] = ledger_id, latest
         self._post(ExpiriesStored(then=tuple(packed.then)))
 
     def _not_stored(self, packed: _Packed, reason: str) -> None:
@@ -540,10 +543,11 @@ class ExpiryTopics(Stage):
         if now < self._next_search or self._is_searching:
             return
         self._next_search, self._is_searching = now + _SEARCH_S, True
+        # While a key waits, its message keeps its ledger. A topic whose keys have all expired may be empty.
         stored = [
-            (topic, consumer, self._last_stored[topic])
+            (topic, consumer, self._last_stored[topic][0])
             for topic, consumer in self._consumers.opened.items()
-            if topic in self._last_stored
+            if topic in self._last_stored and self._last_stored[topic][1] > self._time_s()
         ]
         threading.Thread(target=self._search, args=(stored,), name="seeker of expiry topics", daemon=True).start()
 
@@ -564,7 +568,7 @@ class ExpiryTopics(Stage):
         self._is_searching = False
 
     def _is_gone(self, topic: str, stored: int) -> None:
-        if self._last_stored.get(topic) == stored:
+        if topic in self._last_stored and self._last_stored[topic][0] == stored:
             del self._last_stored[topic]
         self.due_rows.forget()
         table = topic.rpartition("expiry-")[2]

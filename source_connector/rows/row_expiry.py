@@ -289,6 +289,9 @@ def _marker(events: Sequence[PendingEvent]) -> int:
             marker = _UNKNOWN if marker == _NOT_KNOWN else marker
         elif written_us >= known_us:
             marker, known_us = _STAYS if expiry_s == MARKER_STAYS else expiry_s, written_us
+    if marker == _GONE and not any(each.event.live_cell_writetime_us is not None for each in events):
+        # A row that is there in spite of the deletion may have another marker, of a write without an event here.
+        return _NOT_KNOWN
     return marker
 
 

@@ -7,11 +7,12 @@ not repeat a change that another instance has published (unless both publish it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +119,9 @@ class SchemaChangeTopic(Stage):
         self._connection = connection
         self._topic = topic
         self._post = post
-        self._waiting: queue.SimpleQueue[_Change | ClearingToPublish] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Change | ClearingToPublish | None] = queue.SimpleQueue()
+        # Changes that were taken and are not published, by table, in order.
+        self._by_table: dict[str, deque[_Change | ClearingToPublish]] = {}
         self._last: dict[str, TableDefinition | None] = {}
         self._clearings: defaultdict[str, list[ClearingRecord]] = defaultdict(list)
         self._reader: pulsar.Reader | None = None
@@ -146,28 +149,64 @@ class SchemaChangeTopic(Stage):
 
     def run(self) -> None:
         """Publish each change. Changes that were not published at the stop are found at the next start."""
+        failures, retry_at = 0, 0.0
+        while not self.stopping.is_set():
+            new = self._take(max(0.0, retry_at - time.monotonic()) if self._by_table else None)
+            is_due = time.monotonic() >= retry_at
+            # A change that has failed waits for the end of the pause. Changes of other tables do not.
+            for name in [each for each in self._by_table if is_due or each in new]:
+                if not self.stopping.is_set():
+                    self._publish_all(name)
+            if not self._by_table:
+                failures, retry_at = 0, 0.0
+            elif is_due:
+                failures += 1
+                retry_at = time.monotonic() + _BACKOFF.pause_s(failures)
+
+    def wake(self) -> None:
+        """End the wait for a change."""
+        self._waiting.put(None)
+
+    def _take(self, timeout_s: float | None) -> set[str]:
+        """Wait for a change, and sort all changes that are there by table. Return the tables that had none before."""
+        new: set[str] = set()
+        with contextlib.suppress(queue.Empty):
+            change = self._waiting.get(timeout=timeout_s)
+            while True:
+                if change is not None:
+                    name = ".".join(change[:2] if isinstance(change, tuple) else (change.keyspace, change.table))
+                    if name not in self._by_table:
+                        new.add(name)
+                    self._by_table.setdefault(name, deque()).append(change)
+                change = self._waiting.get_nowait()
+        return new
+
+    def _publish_all(self, name: str) -> None:
+        """Publish the waiting changes of a table, in order. The first one that fails, and those after it, still wait.
+
+        The failure may be the table's own: the data topic of a truncated table may not exist any more.
+        """
         import pulsar
 
-        failures = 0
-        change = self._waiting.get()
-        while not self.stopping.is_set():
-            name = ".".join(change[:2] if isinstance(change, tuple) else (change.keyspace, change.table))
-            try:
-                if self._producer is None:
-                    self._open(self._connection.client())
-                self._read_new()
-                if isinstance(change, tuple):
-                    self._publish(*change)
-                else:
-                    self._publish_clearing(change)
-            except pulsar.PulsarException as error:
-                text = f"{self._topic}: a schema change of {name} waits: {error}"
-                self._notices.say("topic", text, self._connection.hint)
-                failures += 1
-                self.stopping.wait(_BACKOFF.pause_s(failures))
-            else:
-                failures = 0
-                change = self._waiting.get()
+        changes = self._by_table[name]
+        try:
+            while changes:
+                self._publish_one(changes[0])
+                changes.popleft()
+        except pulsar.PulsarException as error:
+            text = f"{self._topic}: a schema change of {name} waits: {error}"
+            self._notices.say(f"topic {name}", text, self._connection.hint)
+        else:
+            del self._by_table[name]
+
+    def _publish_one(self, change: _Change | ClearingToPublish) -> None:
+        if self._producer is None:
+            self._open(self._connection.client())
+        self._read_new()
+        if isinstance(change, tuple):
+            self._publish(*change)
+        else:
+            self._publish_clearing(change)
 
     def _open(self, client: pulsar.Client) -> None:
         import pulsar

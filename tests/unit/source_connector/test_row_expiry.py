@@ -88,6 +88,16 @@ def test_a_deletion_that_is_merged_with_a_write_with_a_ttl_leaves_nothing_that_s
     assert (found["expires_at"], found["row_marker"]) == (str(NOW_S + 50), "expires")
 
 
+@pytest.mark.parametrize(
+    "deletion", [DELETION, DELETION._replace(kind=MutationKind.RANGE_DELETION, deletion_time_us=9)]
+)
+def test_a_deletion_alone_says_nothing_about_the_marker_of_a_row_that_is_there(deletion: MutationEvent) -> None:
+    """The row survived it, or was written since: with a marker of its own."""
+    found = said(pending(deletion), (10, 50), None)
+    assert found["expires_at"] == str(NOW_S + 50)
+    assert "row_marker" not in found
+
+
 def test_of_markers_the_one_written_last_counts() -> None:
     """By write time: that is Cassandra's rule."""
     later = STAYING._replace(writetime_us=11)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pytest
 
 from runtime.notices import Notices
 from schemas.cql_type import NativeType, UserType
+from schemas.mutation_event import Clearing, ClearingKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import schema_changes_topic
 from source_connector.data_format import DataFormat
@@ -24,11 +26,14 @@ from source_connector.events.pulsar_access import PulsarConnection
 from source_connector.host.host_protocol import SchemaRefused, SchemaTaken, encode_schema
 from source_connector.host.record import DataSchema
 from source_connector.tables import newest_schema, schema_changes
+from source_connector.tables.clearing_record import ClearingRecord, NodeClearing
 from source_connector.tables.newest_schema import NewestSchemaAnswer, NewestSchemas
-from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA, SchemaChangeTopic
+from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA, ClearingToPublish, SchemaChangeTopic
+from source_connector.tables.schema_queries import SchemaAnswer
 from source_connector.tables.schema_registration import SchemaRegistration
 from source_connector.tables.table_definition import changes_between, definition_of
 from source_connector.timers import Timers
+from tests.topics.events_topic import wait_until
 from tests.unit.source_connector.events import column, table
 
 TABLE = table(clustering_key=("c",))
@@ -295,6 +300,73 @@ def test_a_topic_that_takes_no_producer_gets_one_reader(monkeypatch: pytest.Monk
         pass
     topic.stop()
     assert client.readers == 1
+
+
+class EmptyReader:
+    """A reader of a topic without messages."""
+
+    def has_message_available(self) -> bool:
+        return False
+
+
+class OneTopicIsGone:
+    """A client for which the data topic of ks.a does not exist until it is made again; keeps what is sent."""
+
+    hint = None
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.exists = False
+
+    def client(self) -> OneTopicIsGone:
+        return self
+
+    def create_reader(self, topic: str, start: pulsar.MessageId) -> EmptyReader:
+        return EmptyReader()
+
+    def create_producer(self, topic: str, **settings: object) -> OneTopicIsGone:
+        return self
+
+    def send(self, data: bytes, *, partition_key: str, **settings: object) -> None:
+        self.sent.append(f"{partition_key} {json.loads(data)['changes'][0]}")
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        if topic == "data-ks.a" and not self.exists:
+            raise pulsar.TopicNotFound("TopicNotFound")
+        return []
+
+
+def _truncation(name: str, then: Callable[[ClearingRecord | None], None]) -> ClearingToPublish:
+    clearing = Clearing(kind=ClearingKind.TRUNCATION, position=1, time_ms=1)
+    return ClearingToPublish(
+        keyspace="ks", table=name, definition=definition_of(TABLE), table_id=UUID(int=1), generation=None, clearing=clearing,
+        node_id=UUID(int=2), segment_id=1, nodes=[NodeClearing(node="n", segment_id=1, position=1, time_ms=1)],
+        data_topic=f"data-ks.{name}", is_final=True, then=then,
+    )  # fmt: skip
+
+
+def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_only() -> None:
+    """The changes of its table keep their order; those of other tables are published meanwhile."""
+    client, published = OneTopicIsGone(), SimpleQueue[str]()
+    topic = SchemaChangeTopic(
+        cast("PulsarConnection", client),
+        "changes",
+        lambda answer: answer.deliver() if isinstance(answer, SchemaAnswer) else None,
+    )
+    topic.publish_clearing(_truncation("a", lambda record: published.put("a")))
+    topic.publish("ks", "a", None)
+    topic.start()
+    topic.publish_clearing(_truncation("b", lambda record: published.put("b")))
+    topic.publish("ks", "c", definition_of(TABLE))
+    assert published.get(timeout=30) == "b"
+    wait_until(lambda: len(client.sent) == 2, "the change of ks.c")
+    client.exists = True
+    assert published.get(timeout=60) == "a"
+    wait_until(lambda: len(client.sent) == 4, "the drop of ks.a")
+    topic.stop()
+    assert client.sent == [
+        "ks.b table truncated", "ks.c table created, or seen for the first time", "ks.a table truncated", "ks.a table dropped",
+    ]  # fmt: skip
 
 
 class Newest:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
+from uuid import UUID
 
 import pytest
 
@@ -16,7 +17,7 @@ from source_connector.errors import FetchError
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import Close
 from source_connector.rows.cassandra_client import CassandraClient
-from source_connector.source import Inbox, _base_name
+from source_connector.source import Inbox, _base_name, _tables_since
 
 
 def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,46 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
     assert not running.is_alive()
     time.sleep(1)
     assert len(asked) == 1
+
+
+class LaggingNode:
+    """A client whose tables come from a node that does not have the newest schema yet, until it has."""
+
+    def __init__(self) -> None:
+        self.versions = {UUID(int=1), UUID(int=2)}
+
+    def schema_version(self) -> UUID:
+        return UUID(int=2)
+
+    def schema_versions(self) -> set[UUID]:
+        return self.versions
+
+    def tables(self) -> list[tuple[str, str, bool]]:
+        return [] if len(self.versions) > 1 else [("ks", "new", True)]
+
+
+def test_tables_of_a_node_that_lags_are_asked_for_again() -> None:
+    """The schema's version is of another node: it counts as seen when all nodes have it."""
+    node = LaggingNode()
+    client = cast("CassandraClient", node)
+    assert _tables_since(client, UUID(int=1)) == (None, [])
+    node.versions = {UUID(int=2)}
+    seen_at, tables = _tables_since(client, None)
+    assert (seen_at, tables) == (UUID(int=2), [("ks", "new", True)])
+    assert _tables_since(client, seen_at) == (seen_at, ())
+
+
+def test_of_two_tables_with_one_topic_the_second_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """`shop`.`eu_orders` and `shop_eu`.`orders` are both `data-shop_eu_orders`."""
+    options = {
+        "tables": "shop.eu_orders,shop_eu.orders", "destination": "data-{keyspace}_{table}", "contactPoints": "node",
+        "loadBalancing.localDc": "dc1", "pulsarServiceUrl": "pulsar://broker:6650", "schema.changes.topic": "none",
+    }  # fmt: skip
+    host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
+    source = assemble(SourceConfig.from_mapping(options)[0], None, Inbox(), host, "out")
+    shared = [source._shares_a_topic(place) for place in source._selection.named()]
+    assert shared == [False, True]
+    assert "shop_eu.orders is not served: its topic persistent://public/default/data-shop_eu_orders" in caplog.text
 
 
 @pytest.mark.parametrize(

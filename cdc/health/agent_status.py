@@ -1,4 +1,4 @@
-"""AgentStatus: the last status that an agent has written, and what follows from it for the agent now.
+"""AgentStatus: the last status that an agent has written, and the findings that follow from it.
 
 An agent writes its status each second. The values of an older status, and of an agent that has ended, are not shown as
 current.
@@ -26,10 +26,10 @@ __all__ = ["AgentStatus", "NoStatusError"]
 
 STALE_S: Final = 10.0
 _STUCK_S: Final = 60.0
-# What failed is tried again more often than that.
+# A failed write is tried again more often than this: without a failure in this time, writing works again.
 _WRITABLE_AGAIN_S: Final = 60.0
 _SOON_S: Final = 300
-# The rate of the last minute allows no longer forecast.
+# The longest forecast that is shown. It uses the rate of the last minute, which says nothing about later times.
 _IN_SIGHT_S: Final = 86_400
 _NEARLY: Final = 0.9
 _LITTLE_DISK: Final = 64 * 1024 * 1024
@@ -38,13 +38,15 @@ _MOST_TOPICS: Final = 8
 
 
 class NoStatusError(CdcError):
-    """No agent has written a status there, or none can be had."""
+    """There is no agent's status at this place, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """`place` is where it was found: a working directory or a URL. `answered_s`: the time at the agent's machine when it
-    answered, in seconds of the epoch; None for a file, and where the answer does not say.
+    """The last status of an agent.
+
+    `place`: the working directory or the URL where it was found. `answered_s`: the time of the agent's machine when it
+    answered, in seconds since the epoch; None for a file, and for an answer without a time.
     """
 
     place: str
@@ -53,7 +55,7 @@ class AgentStatus:
 
     @classmethod
     def of_folder(cls, directory: Path) -> Self:
-        """Of a working directory on this machine, which need not be writable. Raises NoStatusError."""
+        """Read the status in a working directory on this machine, which need not be writable. Raises NoStatusError."""
         path = directory / "status.json"
         try:
             return cls(str(directory), checked_status(json.loads(path.read_text(encoding="utf-8"))))
@@ -64,7 +66,7 @@ class AgentStatus:
 
     @classmethod
     def of_url(cls, url: str) -> Self:
-        """Of an agent's HTTP endpoint. Raises NoStatusError."""
+        """Ask an agent's HTTP endpoint for its status. Raises NoStatusError."""
         try:
             answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S, trust_env=False)
             if answer.status_code == httpx.codes.NOT_FOUND:
@@ -83,30 +85,33 @@ class AgentStatus:
 
     @property
     def node_id(self) -> str | None:
-        """The host id of its node; None when it never knew it."""
+        """The host id of the agent's node; None if the agent has not learned it yet."""
         found: str | None = self.content["node_id"]
         return found
 
     @property
     def topics(self) -> Mapping[str, Mapping[str, object]]:
-        """By table."""
+        """The state of each table's topic, by table."""
         found: Mapping[str, Mapping[str, object]] = self.content["topics"]
         return found
 
     def number(self, name: str) -> float:
-        """One of its metrics; 0 for one that an older agent does not have."""
+        """The value of a metric; 0 if an agent of an earlier version does not have it."""
         return _number(self._part("metrics").get(name, 0))
 
     def progress(self, name: str) -> float:
-        """One number of its progress."""
+        """A number of the agent's progress; 0 if it is missing."""
         return _number(self._part("progress").get(name, 0))
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since it was written. Where the agent has answered, by its own clock: another machine's may differ."""
+        """Seconds since the status was written.
+
+        The agent's own clock is used if its answer had the time, because the clocks of two machines may differ.
+        """
         return (now_s if self.answered_s is None else self.answered_s) - seconds_of(self.content["time"])
 
     def is_current(self, now_s: float) -> bool:
-        """Whether its values are current: it is not old, and its agent is not known to have ended since."""
+        """Return True if the values are current: the status is not old, and its agent is not known to have ended."""
         return self.age_s(now_s) <= STALE_S and not self._has_ended
 
     @property
@@ -119,9 +124,10 @@ class AgentStatus:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether its process was one of this system and is gone. Not known of a container's, or of an earlier version's.
+        """True if the agent's process belonged to this system and is gone.
 
-        An agent that answers over HTTP has not ended.
+        False where this is not known: for an agent in a container, and for one of an earlier version. An agent that
+        answers over HTTP has not ended.
         """
         space = process_space()
         is_of_here = space is not None and self.content.get("process_space") == space
@@ -129,11 +135,11 @@ class AgentStatus:
 
     @property
     def process_exists(self) -> bool:
-        """Whether the process that wrote it is on this machine; False for a status that came over HTTP."""
+        """True if the process that wrote the status runs on this machine; False for a status that came over HTTP."""
         return Path(self.place).is_dir() and _is_agent(int(_number(self.content["pid"])))
 
     def findings(self, now_s: float) -> Iterator[Finding]:
-        """How the agent is: one finding when all is well, else one for each trouble."""
+        """The agent's state: a summary, unless there is a failure, and one finding for each problem."""
         if not self.is_current(now_s):
             yield self._stale(now_s)
             return
@@ -143,7 +149,7 @@ class AgentStatus:
         yield from found
 
     def summary(self) -> str:
-        """Lag and rates, in one line; of a status that is current."""
+        """Lag and rate, in one line. The status must be current."""
         return (
             f"runs, lag {as_bytes(self.progress('lag_bytes'))}, {as_duration(self.progress('lag_s'))};"
             f" {self.progress('events_per_s'):,.0f} events/s"
@@ -189,8 +195,11 @@ class AgentStatus:
             yield warning(self.place, "cdc_raw cannot be locked: a second agent would not be kept out", remedy)
 
     def _losses(self) -> Iterator[Finding]:
-        """What was counted since the agent's start. It is open while a table's progress stands still: each loss stops that,
-        until it is closed. Of an agent that reports no progress that is not known."""
+        """The losses that were counted since the agent's start.
+
+        A loss stops the progress of its tables until it is closed. So it is a failure while the progress of a table
+        stands still, and a warning afterwards. It is a failure, too, if the agent reports no progress.
+        """
         for text, remedy in self._counted_losses():
             if self._may_be_open:
                 yield failure(self.place, text, remedy)
@@ -199,7 +208,7 @@ class AgentStatus:
 
     @property
     def _may_be_open(self) -> bool:
-        """False where resolved timestamps are reported, and none stands still."""
+        """False if the agent reports resolved timestamps and none of them stands still."""
         published: Mapping[str, Mapping[str, object]] = self.content.get("published_until", {})
         return not published or any(each["stopped"] for each in published.values())
 
@@ -216,7 +225,7 @@ class AgentStatus:
             yield text, "check the node's disk, and `cdc spark verify` its tables; then `cdc agent resume-progress`"
 
     def _kept(self) -> Iterator[Finding]:
-        """What is not published yet, and is not lost."""
+        """Changes that are not published yet, but are not lost."""
         if parked := self.number("parked"):
             text = f"{parked:,.0f} mutations are parked: they cannot be decoded yet"
             command = f"cdc parked --working-dir {self.place}"
@@ -229,7 +238,7 @@ class AgentStatus:
 
     def _writes(self) -> Iterator[Finding]:
         failed, last_s = self.number("write_failures"), self.number("last_write_failure_timestamp_seconds")
-        # Both times are the agent's: another machine's clock may differ.
+        # Both times are by the agent's clock, because the clock of another machine may differ.
         ago_s = seconds_of(self.content["time"]) - last_s
         if failed and (not last_s or ago_s < _WRITABLE_AGAIN_S):
             # An agent of an earlier version does not say when.
@@ -283,7 +292,10 @@ def _date_of(answer: httpx.Response) -> float | None:
 
 
 def _is_agent(pid: int) -> bool:
-    """Whether the process is there, and not another one that got its number."""
+    """Return True if the process runs and is an agent, not another process that got its pid.
+
+    Also True if this user may not see the process.
+    """
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any("agent" in each for each in process.cmdline())

@@ -1,4 +1,7 @@
-"""Until when tables are complete, for `cdc status` and `cdc resolved`: by the progress topic and the connector's cursors."""
+"""The time until which each table is complete, from the progress topic and the connector's cursors.
+
+It is for `cdc status` and `cdc resolved`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,13 @@ _VERY_LATE_S: Final = 600.0
 
 
 class ResolvedLine:
-    """The tables of a line; owns connections to Pulsar, for one thread. Raises what `ResolvedTimestamps` raises."""
+    """The resolved timestamps of a line's tables. It owns connections to Pulsar, and is for one thread.
+
+    The constructor and all methods raise the errors of `ResolvedTimestamps`.
+    """
 
     def __init__(self, config: LineConfig) -> None:
-        # With the client, which takes longer to import than most commands run.
+        # Imported here: these modules import Pulsar's client, which takes longer than most commands run.
         from spark_bridge.topics.options import BridgeOptions
         from spark_bridge.topics.resolved import ResolvedTimestamps
 
@@ -57,10 +63,11 @@ class ResolvedLine:
     def read(
         self, tables: Sequence[str] | None = None, dead_letters: Sequence[str] | None = None
     ) -> dict[str, TableResolved]:
-        """How it stands with these tables, or with all that agents publish.
+        """The current state of these tables; by default, of all tables that agents publish.
 
-        `dead_letters` are the line's dead-letter topics; None: Pulsar is asked for its sources. Where it does not say, those that
-        were known before count.
+        `dead_letters`: the line's dead-letter topics. If it is None, they are taken from the sources that Pulsar lists.
+        If Pulsar does not list them, the topics of an earlier call are used; without such a call, each table gets a
+        problem.
         """
         problem = None
         if dead_letters is None:
@@ -86,7 +93,10 @@ class ResolvedLine:
 
 
 def completeness_of(config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str]) -> dict[str, Finding]:
-    """By table: until when it is complete, or why that is not known. Whatever fails is a finding."""
+    """A finding for each table, by table: the time until which it is complete, or why that is not known.
+
+    Errors become findings.
+    """
     if not tables:
         return {}
     try:
@@ -121,7 +131,7 @@ def _finding(table: str, found: TableResolved) -> Finding:
 
 
 def with_completeness(findings: Sequence[Finding], completeness: Mapping[str, Finding]) -> list[Finding]:
-    """The tables' findings, each with what is known of its completeness: the worse of the two levels counts."""
+    """Add to the finding of each table the one about its completeness. The worse of the two levels counts."""
     order = list(Level)
     merged = []
     for each in findings:

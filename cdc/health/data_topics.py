@@ -16,8 +16,9 @@ _DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
 
 
 def data_topics(table: str, sources: Sequence[SourceView]) -> tuple[str, ...]:
-    """Full names of the topics that may have the records of `keyspace.table`, each once: first that of a source of its own, last the
-    connector's default.
+    """Full names of the topics that may have the records of `keyspace.table`, each once.
+
+    The topics of sources for a single table come first, and the connector's default comes last.
     """
     keyspace, _, name = table.partition(".")
     own_first = sorted(sources, key=lambda each: bool(each.options.get("tables")))

@@ -1,4 +1,4 @@
-"""The dead-letter topics of a line: its own, and those that its sources have as the option `deadLetter.topic`."""
+"""The dead-letter topics of a line: its own, and those that its sources name in the option `deadLetter.topic`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ __all__ = ["asked_dead_letter_topics", "dead_letter_topics"]
 
 
 def dead_letter_topics(config: LineConfig, sources: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Their full names, each once. `sources`: the options of sources; one that reads topics of another prefix is of another line."""
+    """Full names of the dead-letter topics, each once.
+
+    `sources`: the options of each source. A source that reads topics with another prefix belongs to another line.
+    """
     named = [str(each["deadLetter.topic"]) for each in sources if each.get("deadLetter.topic") and _reads(each, config)]
     return tuple(dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)))
 
 
 def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tuple[str, ...]:
-    """The same, by the sources of the line's namespace. Raises PulsarServiceError."""
+    """Full names of the dead-letter topics, by the sources in the line's namespace. Raises PulsarServiceError."""
 
     def options() -> Iterable[Mapping[str, Any]]:
         for name in service.sources():
@@ -35,7 +38,7 @@ def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tupl
 
 
 def _reads(options: Mapping[str, Any], config: LineConfig) -> bool:
-    """Whether a source reads topics of the line."""
+    """Return True if a source reads topics of the line."""
     given = options.get("events.topic") or DEFAULT_EVENTS_PREFIX
     topics = given.split(",") if isinstance(given, str) else given
     return any(full_topic_name(str(each).strip()).startswith(full_topic_name(config.topic_prefix)) for each in topics)

@@ -36,7 +36,7 @@ from source_connector.tables.data_topic_policies import trimming_of
 
 __all__ = ["agent_checks", "captured_tables", "doctor"]
 
-# Dead letters wait there for somebody who runs `cdc connector resend`.
+# Dead letters wait in their topic until somebody runs `cdc connector resend`.
 _LETTERS: Final = Audience(
     messages="dead letters", subscription=f"the subscription {RESEND_SUBSCRIPTION}", reader="whoever sends them again"
 )
@@ -96,7 +96,8 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
         try:
             [version, *_] = [node.version for node in connection.nodes()]
             apart_s = time.time() - connection.clock_s()
-            # A refusal closes the session: behind it, the time would be that of a new one.
+            # The settings are asked for after the clock: a refusal closes the session, and the time to open the next
+            # one would count as a difference of the clocks.
             settings = _settings_of(connection)
             schema = connection.read_schema().schema if address == config.contact_points[0] else {}
         except NodeUnavailableError as error:
@@ -112,7 +113,10 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
 
 
 def _settings_of(connection: NodeConnection) -> Mapping[str, str] | None:
-    """None where the role may not read them: the agent needs no such right. Raises NodeUnavailableError."""
+    """The node's settings; None if the role may not read them. The agent needs no such right.
+
+    Raises NodeUnavailableError.
+    """
     try:
         return connection.settings(_SETTINGS)
     except NodeUnavailableError as error:
@@ -178,7 +182,7 @@ def _clock(subject: str, apart_s: float) -> Finding:
 
 
 def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
-    """Which tables have CDC, and the statement for each that has not."""
+    """Findings about the tables with CDC, and for each table without it the statement that enables it."""
     found: dict[str, bool] = {}
     for row in schema.get("tables", ()):
         if not _SYSTEM.fullmatch(str(row["keyspace_name"])):
@@ -236,7 +240,7 @@ def _pulsar(service: PulsarService) -> Iterator[Finding]:
 
 
 def _broker(config: LineConfig) -> Iterator[Finding]:
-    """The broker's own protocol, by a question that makes no topic."""
+    """Check the broker's binary protocol, by a request that creates no topic."""
     client = new_client(config.pulsar_options, is_quiet=True, timeout_s=10)
     try:
         client.get_topic_partitions(f"persistent://{config.namespace}/cdc-doctor")
@@ -274,11 +278,14 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
 
 
 def _topic(service: PulsarService, topic: str, audience: Audience | None) -> Iterator[Finding]:
-    """`audience` is that of unread messages; None for a data topic, which has readers without a subscription."""
+    """Check the policies of a topic.
+
+    `audience`: who reads the unread messages; None for a data topic, whose readers have no subscription.
+    """
     short = topic.rpartition("/")[2]
     try:
         if audience is not EVENTS:
-            service.stats(topic)  # it is made with the first dead letter, or record
+            service.stats(topic)  # the topic is created with its first dead letter or record
         partitions = service.partitions(topic)
         questions = PolicyQuestions(service.policy)
         hazards = (
@@ -313,7 +320,10 @@ def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Fi
 
 
 def _workers(service: PulsarService) -> Iterator[Finding]:
-    """Raises PulsarServiceError where no worker serves. Only a superuser may list workers; sources need no such right."""
+    """Check the functions workers. Raises PulsarServiceError if none serves.
+
+    Only a superuser may list workers. Without this right there is a warning, because sources do not need it.
+    """
     try:
         workers = service.workers()
         service.ask("/v2/worker/cluster/leader/ready")
@@ -329,7 +339,10 @@ def _workers(service: PulsarService) -> Iterator[Finding]:
 
 
 def _left_packages(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
-    """Packages of deleted sources; a broker has none by default (enablePackagesManagement=false), and does not list them."""
+    """Find the packages that deleted sources have left.
+
+    By default a broker has no packages (enablePackagesManagement=false), and does not list them.
+    """
     try:
         packages = set(service.ask(f"/v3/packages/source/{config.namespace}") or ())
         left = packages - set(service.sources())
@@ -351,7 +364,10 @@ def _grant(right: str, config: LineConfig) -> str:
 
 
 def agent_machine(place: str) -> Iterator[Finding]:
-    """Folders and disks of an agent of this machine, by its agent.yaml or working directory; none of one with a URL."""
+    """Check the folders and disks of an agent on this machine.
+
+    `place`: its agent.yaml or its working directory. An agent that is named by a URL is not checked.
+    """
     if place.startswith(("http://", "https://")):
         return
     path = Path(place)
@@ -390,7 +406,7 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
 
 
 def _size(path: Path) -> int:
-    """0 for a file that goes just now."""
+    """The size of a file; 0 if it has just been deleted."""
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0

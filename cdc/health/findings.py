@@ -11,7 +11,7 @@ __all__ = ["Finding", "Level", "Section", "as_bytes", "as_duration", "failure", 
 
 
 class Level(StrEnum):
-    """A failure is a problem now. A warning is not a problem yet, or is not known."""
+    """A failure is a problem now. A warning is not a problem yet, or it is not known whether there is a problem."""
 
     OK = "ok"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class Finding:
     """The numbers, for programs."""
 
     def as_object(self) -> dict[str, object]:
-        """For JSON."""
+        """The finding as an object for JSON."""
         return {
             "level": self.level.value,
             "subject": self.subject,
@@ -52,27 +52,27 @@ class Section:
 
 
 def ok(subject: str, text: str, **facts: object) -> Finding:
-    """All is well with it."""
+    """A finding without a problem."""
     return Finding(level=Level.OK, subject=subject, text=text, facts=facts)
 
 
 def warning(subject: str, text: str, remedy: str, **facts: object) -> Finding:
-    """Not a problem yet, or not known."""
+    """A finding that is not a problem yet, or is not known."""
     return Finding(level=Level.WARNING, subject=subject, text=text, remedy=remedy, facts=facts)
 
 
 def failure(subject: str, text: str, remedy: str, **facts: object) -> Finding:
-    """Trouble now."""
+    """A finding that is a problem now."""
     return Finding(level=Level.FAILURE, subject=subject, text=text, remedy=remedy, facts=facts)
 
 
 def level_of(findings: Iterable[Finding]) -> Level:
-    """The worst of them."""
+    """The worst level of these findings; OK without a finding."""
     return max((each.level for each in findings), key=_ORDER.index, default=Level.OK)
 
 
 def as_bytes(count: float) -> str:
-    """`5.0 MiB`."""
+    """A number of bytes as text, such as `5.0 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -81,7 +81,7 @@ def as_bytes(count: float) -> str:
 
 
 def as_duration(seconds: float) -> str:
-    """`4 min`."""
+    """A duration as text, such as `4 min`."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     if seconds < 6_000:

@@ -1,6 +1,7 @@
 """`line.yaml`: where the parts of one pipeline are, for `cdc status`, `cdc doctor` and `cdc connector watch`.
 
-Names and credentials are those of agent.yaml. All have a default; beside a running `cdc sandbox up` no file is needed.
+Connections and credentials have the same names as in agent.yaml. All options have a default; with a running
+`cdc sandbox up` no file is needed.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ class LineConfig(CassandraOptions, PulsarOptions):
     """Everything that can be set for a line. Built by :meth:`load`, or :meth:`from_mapping`."""
 
     agents: Names = ()
-    """Of each agent its working directory, its agent.yaml, or the URL of its HTTP endpoint."""
+    """For each agent, its working directory, its agent.yaml, or the URL of its HTTP endpoint."""
 
     tables: TablePatterns = ()
-    """Tables that are meant to be captured; without, those with `cdc = true`."""
+    """Patterns of the tables that should be captured; by default, the tables with `cdc = true`."""
 
     topic_prefix: TopicPrefix = DEFAULT_EVENTS_PREFIX
     events_subscription_name: Annotated[str, Field(min_length=1)] = DEFAULT_SUBSCRIPTION
     namespace: Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")] = "public/default"
     """Tenant and namespace of the sources."""
     sources: Names = ()
-    """Names of sources that must exist; all existing sources of ours are checked in any case."""
+    """Names of sources that must exist. All existing sources of this connector are always checked."""
     dead_letters_topic: Annotated[str, Field(min_length=1)] | None = None
-    """Without, `cdc-dead-letters` in the namespace of the events topics, as the connector has it."""
+    """By default `cdc-dead-letters` in the namespace of the events topics, as for the connector."""
     functions_log_dir: Path | None = None
-    """Where the functions worker writes the logs of instances, if this machine has it."""
+    """The folder where the functions worker writes the instances' logs, if it is on this machine."""
 
     mirrors: Names = ()
-    """Folders of mirrors, as `cdc spark mirror --target` has them."""
+    """Folders of mirrors, as given to `cdc spark mirror --target`."""
 
     @property
     def dead_letters(self) -> str:
@@ -53,7 +54,7 @@ class LineConfig(CassandraOptions, PulsarOptions):
 
     @property
     def pulsar_options(self) -> pulsar_access.PulsarOptions:
-        """How clients of the broker are made."""
+        """The options for clients of the broker."""
         params = self.pulsar_auth_params
         return pulsar_access.PulsarOptions(
             service_url=self.pulsar_service_url,
@@ -66,7 +67,7 @@ class LineConfig(CassandraOptions, PulsarOptions):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Of a file. Raises ConfigError with every problem."""
+        """Read the options from a file. Raises ConfigError with every problem."""
         try:
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -79,7 +80,7 @@ class LineConfig(CassandraOptions, PulsarOptions):
 
     @classmethod
     def from_mapping(cls, given: dict[str, object]) -> Self:
-        """Of options by name. Raises ConfigError with every problem."""
+        """Make a line from options by name. Raises ConfigError with every problem."""
         problems = [ConfigProblem(option=name, reason=_unknown(name)) for name in given if name not in _names(cls)]
         known = {name: value for name, value in given.items() if name in _names(cls)}
         problems += read_secrets(cls, known)

@@ -25,7 +25,7 @@ _UNKNOWN: Final = "not known, because Pulsar does not say"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Pulsar's answers, or the reason why there are none."""
+    """Pulsar's answers. `problem`: why nothing is known. `sources_problem`: why the sources are not known."""
 
     topics: Sequence[str]
     sources: Sequence[SourceView]
@@ -34,7 +34,7 @@ class _Answer:
 
 
 def line_status(config: LineConfig) -> list[Section]:
-    """All sections of the screen. Takes as long as the slowest part, at most some 20 s."""
+    """All sections of the screen. This takes as long as the slowest part, at most about 20 s."""
     now_s = time.time()
     with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
         asked_nodes = pool.submit(_nodes, config)
@@ -134,7 +134,7 @@ def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: 
 
 
 def _expiries(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Section]:
-    """None where no source publishes expiries."""
+    """The section of the expiry topics; none if there is no such topic."""
     if pulsar.problem is not None:
         return []
     found = _known(pulsar, lambda: expiries(service, config, pulsar.topics, now_s))

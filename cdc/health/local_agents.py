@@ -22,7 +22,10 @@ __all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes"]
 
 @dataclass(frozen=True, slots=True)
 class LocalAgent:
-    """A process, with its agent.yaml and the folders that this names; `cdc_raw` is None where the file cannot be used."""
+    """An agent's process, its agent.yaml, and the folders that the file names.
+
+    A folder is None if it cannot be learned from the file.
+    """
 
     pid: int
     config: Path
@@ -31,12 +34,12 @@ class LocalAgent:
 
 
 def local_agents() -> list[LocalAgent]:
-    """All of them, those that wait for another agent included."""
+    """All agents that run on this machine as this user, also those that wait for another agent."""
     return [_described(pid, config) for pid, config in sorted(_running())]
 
 
 def shared_nodes(agents: Sequence[LocalAgent], admin_url: str) -> Iterator[Finding]:
-    """A finding for each cdc_raw that several agents of one Pulsar have: only one of them publishes."""
+    """A finding for each cdc_raw that several agents of the same Pulsar read: only one of them publishes."""
     by_folder: dict[Path, list[LocalAgent]] = defaultdict(list)
     for each in agents:
         if each.cdc_raw is not None and admin_url_of(each.config) == admin_url:
@@ -49,7 +52,7 @@ def shared_nodes(agents: Sequence[LocalAgent], admin_url: str) -> Iterator[Findi
 
 
 def admin_url_of(agent_yaml: Path) -> str | None:
-    """The admin service that an agent uses; None where its file cannot be read."""
+    """The URL of the admin service that an agent uses; None if its file cannot be read."""
     try:
         loaded = yaml.safe_load(agent_yaml.read_text(encoding="utf-8"))
     except (OSError, *YAML_ERRORS):

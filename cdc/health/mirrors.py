@@ -1,4 +1,4 @@
-"""How far a mirror has come, from the state file beside its tables and the ends of its data topic."""
+"""The progress of a mirror: the state file beside its tables, compared with the end of its data topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEGINNING: Final = (-1, -1)
 
 
 def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding:
-    """Raises PulsarServiceError."""
+    """The finding about the mirror in a folder. Raises PulsarServiceError."""
     try:
         from spark_bridge.jobs.state_file import newest_state
         from spark_bridge.reading.folders import FsspecFolder
@@ -40,9 +40,10 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
 def judged_mirror(
     target: str, state: Mapping[str, Any], end_of: Any, now_s: float, partitions: Sequence[str] = ()
 ) -> Finding:
-    """By its state and the last entry of each topic partition, None for one that is gone.
+    """The finding about a mirror with this state.
 
-    `partitions`: those that the topic has now; the mirror may not know all of them.
+    `end_of` returns the last entry of a topic partition, or None if the partition does not exist. `partitions`: the
+    present partitions of the topic; the mirror may not know all of them.
     """
     positions: Mapping[str, Sequence[int]] = state["positions"]
     ends = {name: end_of(name) for name in sorted({*positions, *partitions})}

@@ -1,4 +1,4 @@
-"""The state of Cassandra's nodes, by their own answers, and whether each has its agent."""
+"""The state of the agents, and Cassandra's nodes that have no agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to
 
 
 def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentStatus]]:
-    """How the agents of the configuration are, and what they said; those of one node on this machine are compared."""
+    """Findings about the configured agents, and their statuses.
+
+    Agents on this machine that run for the same node are reported, too.
+    """
     with ThreadPoolExecutor(8) as pool:
         here = pool.submit(local_agents)
         looked = list(pool.map(_status, config.agents))
@@ -39,7 +42,7 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
 
 
 def _silent(place: str, problem: str, here: Sequence[LocalAgent]) -> Finding:
-    """Of an agent without a status: it does not run, or it runs here and has not written one yet."""
+    """The finding about an agent without a status: it does not run, or it runs here and has not written one yet."""
     path = Path(place)
     with suppress(ConfigError, OSError):
         folder = (AgentConfig.working_dir_of(path) if path.is_file() else path).resolve()
@@ -72,11 +75,14 @@ def nodes_of(config: LineConfig) -> list[Node]:
 def nodes_without_agent(
     service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus]
 ) -> Iterator[Finding]:
-    """A finding for each node whose changes nobody publishes: no agent says so, and the broker knows none."""
+    """A finding for each node whose changes nobody publishes. Raises PulsarServiceError.
+
+    No status is of an agent of this node, and the broker has no producer on the topic of its agent.
+    """
     named = {each.node_id for each in statuses}
     for node in nodes:
         if str(node.host_id) in named:
-            continue  # told already, running or not
+            continue  # has a finding already, whether its agent runs or not
         try:
             topic = full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
             is_there = bool(service.stats(topic).get("publishers"))

@@ -19,9 +19,9 @@ from schemas.errors import CdcError
 __all__ = ["NotThereError", "PulsarService", "PulsarServiceError"]
 
 _TIMEOUT_S: Final = 10.0
-# It ends the process of an instance first.
+# A restart first ends the process of an instance.
 _RESTART_TIMEOUT_S: Final = 60.0
-# Each message is a request.
+# Each message takes one request: the number of requests at the same time, and of messages in one round.
 _PEEKS: Final = 8
 _PEEKED_TOGETHER: Final = 64
 
@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class PulsarServiceError(CdcError):
-    """The admin service does not answer, or refuses. `status` is that of its answer; None where there was none."""
+    """The admin service does not answer, refuses, or gives an answer that is not understood.
+
+    `status`: the HTTP status of a refusal, else None.
+    """
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -39,7 +42,7 @@ class PulsarServiceError(CdcError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the credentials lack a right, or are not valid."""
+        """True if the credentials are not valid, or lack a right."""
         return self.status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 
 
@@ -48,8 +51,9 @@ class NotThereError(PulsarServiceError):
 
 
 class PulsarService(AdminClient[httpx.Response]):
-    """Owns an HTTP client, for any thread; each question may wait for Pulsar. Raises PulsarServiceError, and NotThereError
-    for what does not exist.
+    """A client of the admin service, which several threads may use. Each request may wait for Pulsar.
+
+    All methods raise PulsarServiceError, and NotThereError for an object that does not exist.
     """
 
     _api: ClassVar = "/v2"
@@ -63,7 +67,7 @@ class PulsarService(AdminClient[httpx.Response]):
         context = pulsar_tls(config)
         if self._auth is not None:
             self._auth.use_certificate(context)
-        # A proxy of the user's network knows nothing of brokers.
+        # No proxy from the environment: it does not know the brokers.
         self._http: Final = httpx.Client(
             base_url=f"{self.url}/admin", timeout=timeout_s, verify=context, trust_env=False
         )
@@ -83,7 +87,7 @@ class PulsarService(AdminClient[httpx.Response]):
         return self._call("GET", "", "/v2/brokers/version").text.strip()
 
     def clock_s(self) -> float:
-        """Pulsar's time, in seconds of the epoch, to within one."""
+        """Pulsar's time, in seconds since the epoch, accurate to one second."""
         headers = self._call("GET", "", "/v2/brokers/version").headers
         try:
             return parsedate_to_datetime(headers["Date"]).timestamp() + 0.5
@@ -91,14 +95,14 @@ class PulsarService(AdminClient[httpx.Response]):
             raise self._failure("", f"answers without a Date; {_IS_IT}") from None
 
     def topics(self, namespace: str) -> list[str]:
-        """Full names of the namespace's topics, partitioned ones by their own name."""
+        """Full names of the namespace's topics. A partitioned topic is listed once, without its partitions."""
         try:
             return sorted(each for each in self.listed_topics(namespace) if "-partition-" not in each)
         except TypeError:
             raise self._failure(namespace, f"answers something else than topics of {namespace}; {_IS_IT}") from None
 
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """Of the topic as a whole, backlogs and their ages included. Raises NotThereError."""
+        """The statistics of the whole topic, with the sizes and ages of its backlogs. Raises NotThereError."""
         what = "partitioned-stats?perPartition=true&" if self.partitions(topic) else "stats?"
         options = "getPreciseBacklog=true&getEarliestTimeInBacklog=true"
         found: Mapping[str, Any] = self._of(topic, f"{what}{options}")
@@ -113,21 +117,21 @@ class PulsarService(AdminClient[httpx.Response]):
         return self._asked("/v2/worker/cluster", list)
 
     def source(self, name: str) -> Mapping[str, Any]:
-        """Its configuration. Raises NotThereError."""
+        """The configuration of a source. Raises NotThereError."""
         return self._asked(f"/v3/sources/{self.namespace}/{name}", dict)
 
     def source_status(self, name: str) -> Mapping[str, Any]:
-        """How its instances do. Raises NotThereError."""
+        """The status of a source and its instances. Raises NotThereError."""
         return self._asked(f"/v3/sources/{self.namespace}/{name}/status", dict)
 
     def restart_source(self, name: str) -> None:
-        """`pulsar-admin sources restart`."""
+        """Restart a source, as `pulsar-admin sources restart` does."""
         self._call("POST", "", f"/v3/sources/{self.namespace}/{name}/restart")
 
     def peek(self, topic: str, subscription: str, count: int) -> list[bytes]:
-        """Up to so many of the messages that wait for a subscription of a topic partition; they stay.
+        """The first `count` messages in the backlog of a subscription of a topic partition; all if there are fewer.
 
-        Fewer only where fewer wait.
+        The messages stay in the backlog.
         """
         path = f"/v2{topic_path(topic)}/subscription/{quote(subscription, safe='')}/position"
 

@@ -1,4 +1,4 @@
-"""Puts findings on a terminal of any width, by words and signs; colours are an addition only."""
+"""Prints findings on a terminal of any width. Words and signs say everything; colours only repeat it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SIGNS: Final = {Level.OK: "ok", Level.WARNING: "!", Level.FAILURE: "X"}
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"}
 _SIGN_WIDTH: Final = 4
 _NARROWEST: Final = 30
-# Subjects have no column of their own where they would leave too little for the text.
+# On a narrower terminal, subjects have no column of their own, because too little would be left for the text.
 _NARROW: Final = 60
 
 
 def console() -> Console:
-    """As wide as the terminal; 80 columns where there is none."""
+    """A console as wide as the terminal, or of 80 columns without a terminal."""
     return Console(highlight=False, soft_wrap=True)
 
 
 def print_sections(target: Console, sections: Sequence[Section]) -> None:
-    """All of them: a heading, then sign, subject and text of each finding, with the remedy below."""
+    """Print each section: a heading, then sign, subject and text of each finding, with the remedy below."""
     width = max(_NARROWEST, target.width)
     subjects = [finding.subject for section in sections for finding in section.findings]
     widest = max((len(each) + 2 for each in subjects if len(each) + 2 <= width // 3), default=0)
@@ -55,7 +55,7 @@ def _lines(finding: Finding, width: int, column: int) -> Iterator[Text]:
 
 
 def verdict(findings: Iterable[Finding]) -> Text:
-    """One line for all."""
+    """One line with the worst level, and the numbers of failures and warnings."""
     every = list(findings)
     level = level_of(every)
     counts = []

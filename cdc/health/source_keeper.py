@@ -1,7 +1,7 @@
-"""SourceKeeper: restarts sources whose instances do not run, for Pulsar's functions worker gives some of them up.
+"""SourceKeeper: restarts sources whose instances do not run, because Pulsar's functions worker gives up some of them.
 
-The worker tries a start once. When that met a server that was not up yet, or a port that somebody else has by now, the
-instance stays down, and `sources restart` is what mends it. A source that somebody has stopped is left alone.
+The worker tries to start an instance once. If a server was not up yet, or another process has taken the instance's
+port, the instance stays down until `sources restart`. A source that somebody has stopped is left alone.
 
     RUNS ── an instance is down ──> DOWN ── for longer than the patience ──> restart, and wait twice as long for the next
      ^──────────────── all instances run ────┘
@@ -27,16 +27,16 @@ __all__ = ["SourceKeeper"]
 
 _LOOK_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 600.0
-# A source that has run for this time has recovered: the next restart need not wait.
+# A source that has run for this time has recovered: its pauses between restarts begin short again.
 _WELL_AFTER_S: Final = 300.0
 
 Turn = Callable[[], AbstractContextManager[bool]]
-"""Whether this keeper may restart a source now; the context's end gives the turn back."""
+"""A context with True if this keeper may restart a source now. The end of the context gives the turn back."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """The state of a source, all by the keeper's clock. `down_since_s`: None while it runs."""
+    """The state of a source. All times are by the keeper's clock. `down_since_s`: None while the source runs."""
 
     down_since_s: float | None = None
     up_since_s: float = 0.0
@@ -46,7 +46,7 @@ class _Watched:
 
 
 class SourceKeeper:
-    """`look` again and again, by one thread; it gives the lines to be said."""
+    """Restarts sources. One thread calls :meth:`check` again and again; it yields the lines for the user."""
 
     def __init__(
         self,
@@ -58,7 +58,10 @@ class SourceKeeper:
         clock: Callable[[], float] = time.monotonic,
         stopping: threading.Event | None = None,
     ) -> None:
-        """`start_s`: so long a restarted source has to run, before another keeper may try. `stopping` ends that wait."""
+        """`start_s`: the longest time to wait until a restarted source runs; then another keeper may restart it.
+
+        `stopping` ends all waits.
+        """
         self._service: Final = service
         self._turn: Final = turn
         self._patience_s: Final = patience_s
@@ -72,7 +75,7 @@ class SourceKeeper:
         """How often Pulsar did not answer, or refused a restart."""
 
     def check_once(self) -> Iterator[str]:
-        """Restart the sources that have not run during the whole patience, each once, and say so."""
+        """Restart each source that did not run during the whole patience, once. Yield the lines for the user."""
         began_s = self._clock()
         try:
             down = self._down()
@@ -92,12 +95,12 @@ class SourceKeeper:
             yield from self._restart(view, _Watched(down_since_s=began_s), is_once=True)
 
     def check(self) -> Iterator[str]:
-        """Check all sources once, restart what has been down for long, and say so."""
+        """Check all sources once, and restart those that are down for too long. Yield the lines for the user."""
         try:
             views = sources_of(self._service)
         except PulsarServiceError as error:
             self.failures += 1
-            # Nothing is known of what happened meanwhile: all sources get their time again.
+            # It is not known what happens to the sources meanwhile: the patience begins again for all of them.
             self._watched.clear()
             if not self._is_away:
                 yield f"waiting for Pulsar: {error}"
@@ -124,7 +127,7 @@ class SourceKeeper:
                 watched.pause_s = 0.0
             return
         if watched.down_since_s is None:
-            # Keepers that began together do not knock together.
+            # By chance, so that keepers that began at the same time do not restart at the same time.
             watched.down_since_s = now_s + random.uniform(0, self._patience_s / 4)
         due_s = watched.down_since_s + self._patience_s
         if watched.restarted_at_s is not None:
@@ -137,7 +140,7 @@ class SourceKeeper:
         try:
             with self._turn() as is_ours:
                 if not is_ours:
-                    watched.down_since_s = None  # somebody restarts it: it gets its time again
+                    watched.down_since_s = None  # another keeper restarts it: the patience begins again
                     if is_once:
                         yield f"source {view.name} does not run; a watch restarts it now"
                     return

@@ -22,10 +22,10 @@ _PATIENCE_S: Final = 20.0
 def wait_for_sources(
     config: LineConfig, say: Callable[[str], None], *, timeout_s: float = 120.0, patience_s: float = _PATIENCE_S
 ) -> Mapping[str, str]:
-    """Waits until all instances of all our sources run; one that somebody has stopped is left alone.
+    """Wait until all instances of this connector's sources run. A source that somebody has stopped is left out.
 
-    Returns the sources by name with an empty text, or with why they do not run yet (`no reason given` where Pulsar gives
-    none) when `timeout_s` have passed. `say` gets a line for each restart. Raises PulsarServiceError.
+    Return a text for each source by name: empty if it runs, else why it does not run after `timeout_s`
+    (`no reason given` if Pulsar gives none). `say` gets a line for each restart. Raises PulsarServiceError.
     """
     deadline = time.monotonic() + timeout_s
     with PulsarService(config) as service:

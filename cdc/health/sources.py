@@ -25,7 +25,11 @@ _MOST_SHOWN: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """One instance. `last_exception` is the latest that Pulsar noted, with its time in seconds of the epoch."""
+    """One instance of a source.
+
+    `last_exception`: the latest exception that Pulsar has recorded; `last_exception_s`: its time, in seconds since the
+    epoch.
+    """
 
     number: int
     is_running: bool
@@ -37,9 +41,9 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """A source that is deployed. `options` are its --source-config; `is_stopped`: by somebody, on purpose.
+    """A deployed source.
 
-    `namespace` has its tenant before it.
+    `namespace`: tenant and namespace. `options`: its --source-config. `is_stopped`: somebody has stopped it on purpose.
     """
 
     name: str
@@ -52,7 +56,7 @@ class SourceView:
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any], status: Mapping[str, Any]) -> Self:
-        """From the JSON of the admin service."""
+        """Make the view from two answers of the admin service: the source's configuration and its status."""
         return cls(
             name=name,
             namespace=f"{config.get('tenant') or 'public'}/{config.get('namespace') or 'default'}",
@@ -65,31 +69,31 @@ class SourceView:
 
     @property
     def arguments(self) -> str:
-        """How commands of `pulsar-admin sources` name it."""
+        """The arguments that name the source in commands of `pulsar-admin sources`."""
         tenant, namespace = self.namespace.split("/")
         place = "" if self.namespace == "public/default" else f"--tenant {tenant} --namespace {namespace} "
         return f"{place}--name {self.name}"
 
     @property
     def running(self) -> int:
-        """How many instances run."""
+        """The number of instances that run."""
         return sum(each.is_running for each in self.instances)
 
     @property
     def is_down(self) -> bool:
-        """Whether an instance does not run that should."""
+        """True if fewer instances run than should, and nobody has stopped the source."""
         return self.running < max(1, self.wanted) and not self.is_stopped
 
     @property
     def error(self) -> str:
-        """Why an instance does not run, in one line; empty when nobody knows."""
+        """Why an instance does not run, in one line; empty if the functions worker gives no reason."""
         for each in self.instances:
             if not each.is_running and (each.error or each.last_exception):
                 return _one_line(each.error or each.last_exception)
         return ""
 
     def findings(self, logs: Path | None, now_s: float) -> Iterator[Finding]:
-        """How it is. `logs` is the folder of the worker's instance logs, where this machine has it."""
+        """The source's state. `logs`: the folder of the instances' logs, if it is on this machine."""
         count = f"{self.running} of {max(1, self.wanted)} instances run"
         restarts = sum(each.restarts for each in self.instances)
         again = "started again once" if restarts == 1 else f"started again {restarts} times"
@@ -125,19 +129,22 @@ class SourceView:
 
 
 def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[SourceView]:
-    """All sources of ours in the line's namespace, and those that are wanted by name. Raises PulsarServiceError."""
+    """All sources of this connector in the line's namespace, and those that are wanted by name.
+
+    Raises PulsarServiceError.
+    """
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda name: _view(service, name, is_wanted=name in wanted), service.sources())
         return [each for each in found if each is not None]
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
-    """Whether a source of this configuration is one of ours; Pulsar may not say."""
+    """Return True if the configuration is of a source of this connector, or if Pulsar does not report its class."""
     return config.get("className") in (SOURCE_CLASS, None, "")
 
 
 def _view(service: PulsarService, name: str, *, is_wanted: bool) -> SourceView | None:
-    """None for somebody else's, and for one that was deleted just now."""
+    """The view of a source; None for one of another connector, unless it is wanted, and for one just deleted."""
     try:
         config = service.source(name)
         if not is_wanted and not is_ours(config):
@@ -150,7 +157,11 @@ def _view(service: PulsarService, name: str, *, is_wanted: bool) -> SourceView |
 
 
 def _is_stopped(status: Mapping[str, Any]) -> bool:
-    """Whether somebody stopped it. The worker has no list of exceptions for an instance that it never started, and says why when it tried."""
+    """Return True if somebody has stopped the instance.
+
+    The worker reports no list of exceptions for an instance that it has not started. If it has tried to start the
+    instance, it reports an error.
+    """
     return not status["running"] and not status.get("error") and "latestSystemExceptions" not in status
 
 

@@ -1,4 +1,4 @@
-"""The content of an agent's status, checked where it is read: another program may answer at its address."""
+"""Checks the content of an agent's status when it is read, because another program may answer at its address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["checked_status", "seconds_of"]
 
 
 def seconds_of(time: object) -> float:
-    """A time of the status, in seconds of the epoch. Raises ValueError."""
+    """A time of the status, in seconds since the epoch. Raises ValueError."""
     try:
         return datetime.fromisoformat(str(time)).timestamp()
     except OverflowError as error:
@@ -44,7 +44,10 @@ class _PublishedUntil(BaseModel):
 
 
 class _Status(BaseModel):
-    """What all versions of the agent write and this program reads; what they add is ignored."""
+    """The fields that this program reads. All versions of the agent write those without a default.
+
+    Other fields are ignored.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -62,7 +65,7 @@ class _Status(BaseModel):
 
 
 def checked_status(content: Any) -> Mapping[str, Any]:
-    """The content, which has all that is read of it. Raises ValueError, with the first thing that is wrong."""
+    """Return the content if it has all fields that are read. Raises ValueError with the first problem."""
     try:
         _Status.model_validate(content)
     except ValidationError as error:

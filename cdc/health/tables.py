@@ -26,19 +26,22 @@ _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
 _NOT_KNOWN: Final = "whether a gap is open is not known"
-# No keyspace has such a name.
+# Begin of an expiry topic's name behind the prefix. No keyspace name can have a hyphen.
 _EXPIRY: Final = "expiry-"
 
 
 def events_tables(topics: Sequence[str], prefix: str) -> dict[str, str]:
-    """The events topics among these: `keyspace.table` -> topic. Topics of the line's own have no dot behind the prefix."""
+    """The events topics among these, by `keyspace.table`.
+
+    The other topics of the line have no dot behind the prefix, except the expiry topics.
+    """
     full = full_topic_name(prefix)
     found = {topic.removeprefix(full): topic for topic in topics if topic.startswith(full)}
     return {table: topic for table, topic in found.items() if "." in table and not table.startswith(_EXPIRY)}
 
 
 def expiries(service: PulsarService, config: LineConfig, topics: Sequence[str], now_s: float) -> list[Finding]:
-    """One finding for each expiry topic among these: what waits in it, and whether somebody delivers it.
+    """One finding for each expiry topic among these: how much waits in it, and whether a source delivers it.
 
     Raises PulsarServiceError.
     """
@@ -72,7 +75,7 @@ def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str
 def tables(
     service: PulsarService, config: LineConfig, topics: Sequence[str], sources: Sequence[SourceView], now_s: float
 ) -> list[Finding]:
-    """One finding a table. Raises PulsarServiceError."""
+    """One finding for each table. Raises PulsarServiceError."""
     events = events_tables(topics, config.topic_prefix)
 
     def look(table: str) -> list[Finding]:
@@ -128,7 +131,7 @@ class Backlog:
 
     @classmethod
     def of(cls, stats: Mapping[str, Any], subscription: str, now_s: float) -> Backlog | None:
-        """From a topic's statistics; None where it has no such subscription."""
+        """The backlog of a subscription, from a topic's statistics; None if the topic has no such subscription."""
         parts = list((stats.get("partitions") or {}).values()) or [stats]
         found = [each["subscriptions"][subscription] for each in parts if subscription in each["subscriptions"]]
         if not found:
@@ -144,7 +147,7 @@ class Backlog:
         )
 
     def text(self) -> str:
-        """`nothing waits`, or how much and how long."""
+        """`nothing waits`, or the number of messages and the age of the oldest."""
         if not self.messages:
             return "nothing waits"
         age = f", the oldest for {as_duration(self.oldest_s)}" if self.oldest_s else ""
@@ -152,7 +155,7 @@ class Backlog:
 
 
 def _records(service: PulsarService, topics: Sequence[str]) -> str:
-    """Of the first one that is there."""
+    """The size of the first of these topics that exists, as text."""
     for topic in topics:
         short = topic.rpartition("/")[2]
         try:
@@ -169,7 +172,7 @@ def _records(service: PulsarService, topics: Sequence[str]) -> str:
 def dead_letters(
     service: PulsarService, config: LineConfig, sources: Sequence[SourceView], now_s: float
 ) -> list[Finding]:
-    """One finding a topic of dead letters. Raises PulsarServiceError."""
+    """One finding for each dead-letter topic. Raises PulsarServiceError."""
     found = []
     for topic in dead_letter_topics(config, (each.options for each in sources)):
         try:
@@ -210,7 +213,11 @@ def gaps(service: PulsarService, config: LineConfig, now_s: float) -> list[Findi
 
 
 def gap_finding(payloads: Sequence[bytes], waiting: int, acknowledged_by: str) -> Finding:
-    """Of the messages of the gaps topic that were read, of so many that wait; `acknowledged_by`: options of clear-backlog."""
+    """The finding about gaps.
+
+    `payloads`: the messages of the gaps topic that were read. `waiting`: the number of messages that wait in it.
+    `acknowledged_by`: the options of `pulsar-admin topics clear-backlog` that acknowledge them.
+    """
     records = []
     foreign = 0
     for payload in payloads:
@@ -238,7 +245,7 @@ def gap_finding(payloads: Sequence[bytes], waiting: int, acknowledged_by: str) -
 
 
 def _unread(found: Sequence[GapRecord], read: str) -> Finding:
-    """Any gap may be open: what was not read may report one, or close one of these."""
+    """The finding if some messages were not read: they may report more gaps, or close gaps that were found."""
     text = f"{_NOT_KNOWN}: {read}{f'. {_gaps_text(found)}' if found else ''}"
     remedy = "`cdc spark resync` reads all of them and closes the gaps that are open; acknowledge no record before (docs/status.md)"
     return failure("", text, remedy)

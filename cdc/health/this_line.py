@@ -1,4 +1,4 @@
-"""The pipeline that a command means: that of a file, of the sandbox that runs here, or servers on this machine."""
+"""The pipeline of a command: from a file, or the sandbox that runs here, or servers on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ line_option = click.option(
 
 
 def line_of(path: Path | None, sandbox: Path | None = None) -> LineConfig:
-    """The line of a file, else of a sandbox's folder, with the agents that run on this machine. Raises ConfigError."""
+    """The line of a file. Without a file: the line of the running sandbox, or of servers on localhost.
+
+    The latter has the agents that run on this machine. `sandbox`: the sandbox's folder, if it is not the default one.
+    Raises ConfigError, and SandboxError for a state file that cannot be read.
+    """
     if path is not None:
         return LineConfig.load(path)
     folder = sandbox or platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox"
@@ -35,7 +39,7 @@ def line_of(path: Path | None, sandbox: Path | None = None) -> LineConfig:
 
 
 def _runs(state: SandboxState) -> bool:
-    """Whether one of its processes does; the file stays when a sandbox has ended."""
+    """Return True if a process of the sandbox runs. The state file stays after the sandbox has ended."""
     processes = [state.supervisor, *(server.process for server in state.servers)]
     return any(each is not None and each.process() is not None for each in processes)
 

@@ -1,4 +1,4 @@
-"""Turns: the watches of one pipeline restart its sources one at a time, on whatever machines they run."""
+"""Turns: only one watch of a pipeline restarts sources at a time, also if watches run on several machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """The topic `cdc-watch` of the line's namespace holds no message: its exclusive producer has the turn."""
+    """Turns by the topic `cdc-watch` in the line's namespace: its exclusive producer has the turn.
+
+    The topic has no messages.
+    """
 
     def __init__(self, config: LineConfig) -> None:
         self._options: Final = config.pulsar_options
@@ -23,9 +26,10 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
-        """Whether it is ours until the end of the context; False while another keeper has it.
+        """Yield True if this keeper has the turn until the end of the context, False if another keeper has it.
 
-        Where the topic cannot be used (its role may not produce there) nobody is kept out, and a source may be restarted twice.
+        If the topic cannot be used (the role may not produce there), nobody is kept out: this yields True, and a source
+        may be restarted twice.
         """
         client = new_client(self._options, is_quiet=True)
         try:

@@ -6,8 +6,8 @@ port, the instance stays down until `sources restart`. A source that somebody ha
     RUNS ── an instance is down ──> DOWN ── for longer than the patience ──> restart, and wait twice as long for the next
      ^──────────────── all instances run ────┘
 
-Several keepers may run for one pipeline: the one that restarts is a topic's exclusive producer until the source runs or had
-time to, and others leave the source alone meanwhile.
+Several keepers may run for one pipeline. The keeper that restarts a source is the exclusive producer of a topic until
+the source runs, or the time for its start is over. The other keepers restart nothing in this time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Avro values as a person reads them: decimals as numbers, bytes as hexadecimal digits."""
+"""Avro values in readable form: decimals as numbers, bytes as hexadecimal digits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECIMAL: Final = {"bigint", "scale"}
 
 
 def value_reader_of(text: str | bytes) -> Any:
-    """A schema for :func:`read_avro`; None for a text that is no Avro schema."""
+    """A schema for :func:`read_avro`; None if the text is not an Avro schema."""
     try:
         return fastavro.parse_schema(_plain(json.loads(text)))
     except (ValueError, KeyError, TypeError):
@@ -24,13 +24,13 @@ def value_reader_of(text: str | bytes) -> Any:
 
 
 def read_avro(schema: Any, data: bytes) -> Mapping[str, object]:
-    """One record."""
+    """Decode one record."""
     found: Any = fastavro.schemaless_reader(io.BytesIO(data), schema, None)
     return {name: _readable(each) for name, each in found.items()}
 
 
 def _plain(node: Any) -> Any:
-    """Without namespaces and our own logical types: a table may be called `string`."""
+    """The schema without namespaces and without this project's logical types: a table may be called `string`."""
     if isinstance(node, dict):
         if node.get("logicalType") in {"date", "time-micros", "timestamp-millis"}:
             return node  # fastavro gives them as dates and times

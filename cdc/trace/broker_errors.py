@@ -1,4 +1,4 @@
-"""What to do about an error of Pulsar's client, in words."""
+"""Remedies for errors of Pulsar's client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["remedy_of"]
 
 
 def remedy_of(error: pulsar.PulsarException, right: str) -> str:
-    """`right`: what the role has to be allowed, `produce` or `consume`."""
+    """The remedy as text. `right`: the right that the role needs, `produce` or `consume`."""
     match error:
         case pulsar.AuthorizationError():
             return f"grant the right to {right}"

@@ -1,4 +1,4 @@
-"""The row as Cassandra has it now, read and written as the connector does: what its newest record should be."""
+"""The row as Cassandra has it now, read and encoded as the connector does: its newest record should be equal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TIMEOUT_S: Final = 20.0
 
 
 class RowReadError(CdcError):
-    """Cassandra does not give the row: why."""
+    """Cassandra does not return the row; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRow:
-    """`values` as a person reads them; `records`: the record's value by format. Both None where there is no row."""
+    """The row. `values`: in readable form. `records`: the encoded value by format. Both are None if there is no row."""
 
     values: Mapping[str, object] | None
     records: Mapping[DataFormat, bytes] | None
@@ -57,7 +57,7 @@ def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node
 
 
 def current_row(config: LineConfig, key: RowKey, data_center: str, consistency: str) -> CurrentRow:
-    """Of a whole key. Raises RowReadError, FetchError, DeploymentError."""
+    """Read the row of a complete key. Raises RowReadError, FetchError, DeploymentError."""
     projection = Projection(key.table)
     selection = projection.row_selection
     client = CassandraClient(

@@ -1,4 +1,4 @@
-"""The places of a row in the commit log: in segments that agents of this machine still have, and in their archives."""
+"""The places of a row in the commit log: in the segments that agents on this machine still have, and in archives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEGMENTS: Final = "CommitLog-*.log*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """A change of the row in a segment; `fault` alone: what of the segment could not be read."""
+    """A change of the row in a segment, or, without `event`, the `fault` at which reading the segment ended."""
 
     segment: str
     event: MutationEvent | None = None
@@ -40,7 +40,7 @@ class LogPlace:
 
 
 def local_segments(config: AgentConfig) -> list[str]:
-    """Paths of the agent's segments: `cdc_raw`, moved out, set aside, in the order of their ids."""
+    """Paths of the agent's segments in the order of their ids: in `cdc_raw`, moved to the spill folder, or set aside."""
     folders = [config.cdc_raw_directory, config.spill_dir or config.cdc_working_dir / "spill"]
     folders += [config.cdc_working_dir / name for name in ("error", "reprocess")]
     found = [path for folder in folders if folder.is_dir() for path in folder.glob("CommitLog-*.log")]
@@ -48,7 +48,10 @@ def local_segments(config: AgentConfig) -> list[str]:
 
 
 def archived_segments(config: AgentConfig) -> list[str]:
-    """Paths or URLs of the segments in the agent's archive, of all nodes that write there. Raises what the store raises."""
+    """Paths or URLs of the segments in the agent's archive, of all nodes that write there.
+
+    Raises the errors of the object store.
+    """
     if config.archive_url is None:
         return []
     store, root = fsspec.core.url_to_fs(config.archive_url)
@@ -58,7 +61,7 @@ def archived_segments(config: AgentConfig) -> list[str]:
 def places_in(
     segments: Sequence[str], tables: Mapping[UUID, TableMetadata], options: SegmentOptions, key: RowKey
 ) -> Iterator[LogPlace]:
-    """Each change of the row, in the order of the segments; nothing of them is changed."""
+    """Each change of the row, in the order of the segments. The segments are only read."""
     for segment in segments:
         name = segment.rpartition("/")[2]
         try:
@@ -68,7 +71,7 @@ def places_in(
                 for event in _events(path, tables, options, key):
                     yield LogPlace(segment=name, event=event)
         except FileNotFoundError:
-            continue  # finished meanwhile
+            continue  # the agent has deleted it meanwhile
         except (CommitLogReadError, CqlValueError, ArchiveError) as error:
             yield LogPlace(segment=name, fault=str(error))
 
@@ -79,7 +82,7 @@ def _events(
     decoder, builder = MutationDecoder(tables), MutationEventBuilder()
     with SegmentReader(path, 0, options=options) as reader:
         for entry in reader.read(_synced(path)):
-            # To decode is what takes time: an entry without the key's bytes cannot be about it.
+            # Decoding takes most of the time. An entry without the key's bytes cannot change the row.
             if key.parts[0] not in bytes(entry.payload):
                 continue
             try:
@@ -92,7 +95,7 @@ def _events(
 
 
 def _synced(path: Path) -> int | None:
-    """How far Cassandra has synced a segment that it still writes; None for one that is whole."""
+    """The position up to which Cassandra has synced a segment that it still writes; None for a complete segment."""
     try:
         index = parse_cdc_index(path.with_name(index_name(path.name)).read_bytes())
     except (OSError, CommitLogReadError):

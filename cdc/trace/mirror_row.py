@@ -14,9 +14,9 @@ __all__ = ["mirror_row"]
 
 
 def mirror_row(spark: SparkSession, target: str, key: RowKey) -> str | None:
-    """The row as JSON, with the mirror's own columns; None where it has none, or is the mirror of another table.
+    """The row as JSON, with the mirror's own columns; None if the mirror does not have it, or is of another table.
 
-    Raises ConfigError, and what Spark raises for a folder that cannot be read.
+    Raises ConfigError, and Spark's errors for a folder that cannot be read.
     """
     from pyspark.sql import functions
 

@@ -1,4 +1,4 @@
-"""What a data topic says of a row: its newest record, and the static columns of its partition (docs/records.md)."""
+"""The state of a row by its data topic: its newest record, and its partition's static columns (docs/records.md)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from spark_bridge.rows.range_scope import RangeScope
 
 __all__ = ["NewestRecord", "newest_record"]
 
-# The key's schema of the table as it is now: columns of a key keep their types.
+# The only version of the key's schema is the table's present one: columns of a key keep their types.
 _VERSION = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRecord:
-    """`record` is of the row, or a deletion whose scope has it. `static`: the newest static row, where that came later."""
+    """The newest record of a row.
+
+    `record`: a record of the row, or of a deletion whose scope has the row. `static`: the newest static row of the
+    partition, if it was published later than `record`.
+    """
 
     record: DataRecord
     static: DataRecord | None
@@ -30,11 +34,11 @@ class NewestRecord:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the topic says that there is no such row."""
+        """True if the row does not exist according to the topic."""
         return self.record.value is None or self.record.is_marker
 
     def is_equal(self, row: CurrentRow) -> bool:
-        """Whether readers of the topic have the row as Cassandra has it."""
+        """Return True if the topic has the row with the same values as Cassandra."""
         if row.records is None or row.values is None or self.is_gone:
             return False
         if self.static is None:
@@ -47,7 +51,10 @@ class NewestRecord:
 
 
 def newest_record(key: RowKey, records: Sequence[DataRecord]) -> NewestRecord | None:
-    """None where no record says anything about the row itself. The records are in the order in which they were published."""
+    """The newest record of the row; None if no record is about the row itself.
+
+    `records` must be in the order in which they were published.
+    """
     projection = Projection(key.table)
     covers = _Ranges(key, projection)
     static = None
@@ -61,7 +68,7 @@ def newest_record(key: RowKey, records: Sequence[DataRecord]) -> NewestRecord | 
 
 
 class _Ranges:
-    """Tells whether the row is in the range that a record deletes."""
+    """Checks if the row is in the range that a record deletes."""
 
     def __init__(self, key: RowKey, projection: Projection) -> None:
         self._key = key
@@ -69,7 +76,7 @@ class _Ranges:
         self._scope = RangeScope([(_VERSION, json.loads(projection.key_schema))])
 
     def __call__(self, record: DataRecord) -> bool:
-        """True also for bounds that cannot be read: those of a key with hidden columns."""
+        """Return True if the row is in the range, and for bounds that cannot be read: of a key with hidden columns."""
         told = record.properties
         bounds = Bounds(
             range_start=told.get(names.RANGE_START),
@@ -86,5 +93,5 @@ class _Ranges:
 
 
 def _text(value: Mapping[str, object]) -> str:
-    """A column that a record does not have is null."""
+    """The values as JSON for a comparison. Nulls are left out, because a record may not have all columns."""
     return json.dumps({name: each for name, each in value.items() if each is not None}, sort_keys=True, default=str)

@@ -61,7 +61,10 @@ class TraceOptions:
 def trace(
     config: LineConfig, key: RowKey, data_center: str, options: TraceOptions, on_step: Callable[[str], None]
 ) -> list[Section]:
-    """All sections but that of mirrors; `on_step` gets what is being read. A part that does not answer becomes a finding."""
+    """All sections except the one of mirrors. A part that does not answer becomes a finding.
+
+    `on_step` is called with the name of each part before it is read.
+    """
     sections = [Section(title="commit log", findings=_log(config, key, options, on_step))]
     client = new_client(config.pulsar_options, is_quiet=True, timeout_s=10)
     records: list[DataRecord] | None = None
@@ -110,7 +113,7 @@ def _log(config: LineConfig, key: RowKey, options: TraceOptions, on_step: Callab
 
 
 def _agent_here(place: str) -> AgentConfig | str:
-    """Its options, or the reason why they are not known."""
+    """The agent's options, or the reason why they are not known."""
     if place.startswith(("http://", "https://")):
         return "it is known by its URL only"
     if not Path(place).is_file():
@@ -247,7 +250,7 @@ def _row(
 def difference(
     key: RowKey, row: CurrentRow | None, records: Sequence[DataRecord] | None, sources: Sequence[SourceView]
 ) -> Finding:
-    """Of the row in Cassandra and the newest record."""
+    """The finding about the difference between the row in Cassandra and its newest record."""
     if row is None or records is None:
         return warning("", "not known: the row or its records could not be read", "see above")
     newest = newest_record(key, records)
@@ -276,7 +279,7 @@ def difference(
 
 
 def _changes_columns(source: SourceView, key: RowKey) -> bool:
-    """Whether it serves the table, or may, and its records are not the row's own bytes."""
+    """Return True if the source publishes the table, or may do so, and hides or leaves out columns."""
     options = source.options
     is_its = (options.get("keyspace"), options.get("table")) == (key.table.keyspace, key.table.name)
     changed = [name for name, value in options.items() if name.startswith("columns") and value not in ("", ".*")]

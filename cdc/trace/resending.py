@@ -33,13 +33,13 @@ _POSITIONS: Final = 1 << 31
 
 
 class ResendError(CdcError):
-    """The broker did not take the event: why."""
+    """The event could not be published; the text says why."""
 
 
 def resend_row(config: LineConfig, key: RowKey, node_id: UUID) -> str:
-    """Publish an event for the row, or for the static columns of a partition; where it is on the topic.
+    """Publish an event for the row, or for the static columns of a partition. Return its place on the topic.
 
-    Raises ConfigError for a partition without static columns, PulsarServiceError, ResendError.
+    Raises ConfigError for a partition of a table without static columns, PulsarServiceError, ResendError.
     """
     table = key.table
     if not key.is_row and not table.static_columns:
@@ -65,7 +65,11 @@ def resend_row(config: LineConfig, key: RowKey, node_id: UUID) -> str:
 
 
 def _message(key: RowKey, node_id: UUID) -> MutationEvents:
-    """Of the segment id for rows that nobody changed, with a separate digest: no replica's copy."""
+    """A message with the event.
+
+    It has the segment id of events for unchanged rows. Its digest is random, so it is never taken for another
+    replica's copy of an event.
+    """
     table = key.table
     event = MutationEvent(
         position=time.time_ns() // 1_000 % _POSITIONS,

@@ -20,7 +20,7 @@ from schemas.table_metadata import ColumnMetadata, TableMetadata
 
 __all__ = ["RowKey"]
 
-# As Cassandra has it: the length is an unsigned short.
+# Cassandra's limit: the length of a key's value is an unsigned short.
 _LONGEST: Final = 65_535
 _DAY_NS: Final = 86_400 * 1_000_000_000
 _TEXTS: Final = (NativeType("ascii"), NativeType("text"))
@@ -29,29 +29,29 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKey:
-    """A row of a table; without clustering values in a table that has them: a partition."""
+    """The key of a row. Without clustering values in a table with clustering columns, it is the key of a partition."""
 
     table: TableMetadata
     parts: tuple[bytes, ...]
     """CQL bytes of the key's columns, partition key first."""
     words: tuple[str, ...]
-    """As they were given."""
+    """The values as they were given."""
 
     @property
     def text(self) -> str:
-        """`id = 17, day = 2026-11-24`."""
+        """The key as text, such as `id = 17, day = 2026-11-24`."""
         named = zip(self.table.primary_key, self.words, strict=False)
         return ", ".join(f"{column.name} = {word}" for column, word in named)
 
     @property
     def arguments(self) -> str:
-        """Table and key as a shell takes them; a word that looks like an option stands behind `--`."""
+        """Table and key, quoted for a shell. If a word looks like an option, the words stand behind `--`."""
         end_of_options = ["--"] if any(each.startswith("-") for each in self.words) else []
         return shlex.join([self.table.full_name, *end_of_options, *self.words])
 
     @classmethod
     def of_words(cls, table: TableMetadata, words: Sequence[str]) -> RowKey:
-        """One word for each column of the key. Raises ConfigError with what is missing or wrong."""
+        """The key from one word for each of its columns. Raises ConfigError for a missing or wrong word."""
         columns = table.primary_key
         if len(words) not in (len(table.partition_key), len(columns)):
             asked = " ".join(f"{column.name.upper()}({column.type})" for column in columns)
@@ -61,12 +61,12 @@ class RowKey:
 
     @property
     def partition_key(self) -> bytes:
-        """As the commit log and events have it."""
+        """The serialized partition key, as in the commit log and in events."""
         return joined_partition_key(self.parts[: len(self.table.partition_key)])
 
     @property
     def clustering(self) -> tuple[bytes, ...]:
-        """Of the row; empty for a partition."""
+        """The clustering values of the row; empty for a partition."""
         return self.parts[len(self.table.partition_key) :]
 
     @property
@@ -76,11 +76,15 @@ class RowKey:
 
     @property
     def token(self) -> int:
-        """Of its partition."""
+        """The token of the partition."""
         return token_of(self.partition_key)
 
     def concerns(self, event: MutationEvent) -> bool:
-        """Whether the event may have changed the row: its own, its partition's, and deletions of ranges."""
+        """Return True if the event may have changed the row.
+
+        These are the events of the row and of its static columns, and deletions of its partition or of ranges in it.
+        For the key of a partition, these are all events of the partition.
+        """
         if event.partition_key != self.partition_key:
             return False
         is_of_row = event.kind in (MutationKind.ROW, MutationKind.ROW_DELETION)
@@ -121,7 +125,7 @@ def _read(column: ColumnMetadata, word: str) -> bytes:
 
 
 def _packed(cql_type: CqlType, value: AvroValue) -> bytes:
-    # Avro's form of a time has less digits.
+    # Avro's `time-micros` would lose the nanoseconds.
     if cql_type == NativeType("time"):
         return struct.pack(">q", value)
     return cql_bytes(cql_type, value)
@@ -136,7 +140,7 @@ def _refused(word: str) -> AvroValue:
 
 
 def _timestamp(word: str) -> AvroValue:
-    """Milliseconds, or ISO 8601; without a zone it is UTC."""
+    """The milliseconds of a number, or of a time in ISO 8601, which is UTC if it has no zone."""
     if word.removeprefix("-").isdecimal():
         return int(word)
     moment = datetime.fromisoformat(word)
@@ -145,7 +149,7 @@ def _timestamp(word: str) -> AvroValue:
 
 
 def _time(word: str) -> AvroValue:
-    """Nanoseconds, or `13:30:54.234`."""
+    """The nanoseconds of a number, or of a time such as `13:30:54.234`."""
     if word.isdecimal():
         nanoseconds = int(word)
     else:

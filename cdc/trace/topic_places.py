@@ -1,4 +1,4 @@
-"""The messages of a row that Pulsar still has: events, records, dead letters. Nothing is acknowledged or changed."""
+"""The events and records of a row that Pulsar still has. Nothing is acknowledged or changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUEUE: Final = 5_000
 
 
 class TopicReadError(CdcError):
-    """A topic cannot be read: which, and why."""
+    """A topic cannot be read; the text says which topic, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,15 @@ class DataRecord:
 def topic_events(
     client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None, unread: list[str]
 ) -> Iterator[TopicEvent]:
-    """Of the topic partition that the row belongs to, oldest first. `unread` gets its name if it was not read to its end.
+    """The events about the row, from the topic partition of the row, oldest first.
 
-    Raises TopicReadError.
+    The name of the topic partition is added to `unread` if it was not read to its end. Raises TopicReadError.
     """
     name = f"{topic}-partition-{partition_of_token(key.token, partitions)}" if partitions else topic
 
     @cache
     def writer(version: int) -> Mapping[str, object]:
-        """Empty for one that is not Avro, a DataStax agent's: no event fits it."""
+        """A writer's schema; empty for one that is not Avro (of a DataStax agent), which no event fits."""
         try:
             parsed: Any = fastavro.parse_schema(json.loads(_schema(client, name, version)))
         except ValueError:
@@ -93,9 +93,9 @@ def topic_events(
 def data_records(
     client: pulsar.Client, topic: str, partitions: int, key: RowKey, since_s: float | None, unread: list[str]
 ) -> Iterator[DataRecord]:
-    """Of all topic partitions, in the order in which they were published. `unread` gets those not read to their end.
+    """The records about the row in all topic partitions, in the order in which they were published.
 
-    Raises TopicReadError.
+    The names of topic partitions that were not read to their end are added to `unread`. Raises TopicReadError.
     """
     names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
     found: list[DataRecord] = []
@@ -127,7 +127,7 @@ def _records(
 
 
 class _Decoder:
-    """Of the records of one schema version, in whichever of the three formats."""
+    """Decodes the records of one schema version, in any of the three formats."""
 
     def __init__(self, client: pulsar.Client, name: str, version: int, key: RowKey) -> None:
         self._is_key_value, self._schema = _value_schema(_schema(client, name, version))
@@ -136,7 +136,10 @@ class _Decoder:
         }
 
     def is_marker(self, message: pulsar.Message) -> bool | None:
-        """None for a record of another row."""
+        """Return True for a marker of a deletion, False for a record of the row or of static columns.
+
+        None for a record of another row.
+        """
         found = self._keys.get(message.partition_key())
         kind = message.properties().get(KIND, "")
         if kind == "static_row":
@@ -144,18 +147,18 @@ class _Decoder:
         return found if found is None else found or kind in {"partition_deletion", "range_deletion"}
 
     def value(self, data: bytes | None) -> Mapping[str, Any] | None:
-        """As a person reads it; None for a row that is gone."""
+        """The value in readable form; None for a row that is gone."""
         if data is None or (data == b"{}" and not self._is_key_value):
             return None
         if data.startswith(b"{"):
-            with suppress(ValueError):  # Avro may begin so, too: a key of -62
+            with suppress(ValueError):  # Avro may begin with `{`, too: it is the number -62
                 decoded: Mapping[str, Any] = json.loads(data)
                 return decoded
         return {"bytes": data.hex()} if self._schema is None else read_avro(self._schema, data)
 
 
 def _widths(key: RowKey) -> set[int]:
-    """How many of its columns a key has that concerns the row: all, or those of the partition."""
+    """The numbers of columns of the keys that concern the row: all columns, or those of the partition key."""
     return {len(key.parts), len(key.table.partition_key)}
 
 
@@ -165,7 +168,7 @@ def _message_key(key: RowKey, data_format: DataFormat, width: int) -> str:
 
 
 def _schema(client: pulsar.Client, name: str, version: int) -> bytes:
-    """Raises TopicReadError, also for a topic that has none."""
+    """A schema version of a topic. Raises TopicReadError, also for a topic without a schema."""
     try:
         return schema_bytes(client, name, version)
     except pulsar.TopicNotFound as error:
@@ -178,7 +181,10 @@ def _schema(client: pulsar.Client, name: str, version: int) -> bytes:
 
 
 def _value_schema(data: bytes) -> tuple[bool, Any]:
-    """Whether it is KEY_VALUE, and the value's schema: there behind uint32 length and JSON of the key's, and its own length."""
+    """Return whether a schema is KEY_VALUE, and the schema of the value.
+
+    A KEY_VALUE schema is the length (uint32) and the JSON of the key's schema, then the same for the value's schema.
+    """
     width = int.from_bytes(data[:4], "big")
     is_key_value = width < len(data)
     return is_key_value, value_reader_of(data[8 + width :] if is_key_value else data)

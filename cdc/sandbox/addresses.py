@@ -1,11 +1,11 @@
 """Loopback addresses and ports for a sandbox, without collisions.
 
-Linux answers on all of 127.0.0.0/8, so each sandbox takes a block 127.x.y.0/24 of its own: every Cassandra node gets
-its own address in it and all nodes share one native port, as drivers that discover a cluster expect. A block is
-claimed by a socket that is bound (never listening) on its address .254 and held by the sandbox's supervisor: the
-kernel lets nobody bind it a second time, whoever the user is, and frees it when the supervisor ends.
+Linux answers on all of 127.0.0.0/8, so each sandbox takes its own block 127.x.y.0/24. Every Cassandra node has its own
+address in the block, and all nodes have the same native port, as drivers that discover a cluster expect. A socket
+claims the block: it is bound to the block's address .254 (it never listens), and the sandbox's supervisor holds it
+open. The kernel lets no process of any user bind this address a second time, and frees it when the supervisor ends.
 
-Ports are the usual ones, unless somebody holds one on all addresses; then the next free one is taken.
+Ports are the usual ones. If another process holds a usual port on all addresses, the next free port is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassandraPorts:
-    """The ports that every node of the sandbox uses on its own address."""
+    """The ports of the sandbox's nodes. Every node has the same ports, on its own address."""
 
     native: int
     storage: int
@@ -47,7 +47,7 @@ class PulsarPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressBlock:
-    """A /24 of loopback addresses that belongs to one sandbox. ``prefix`` is such as ``127.41.7``."""
+    """The /24 block of loopback addresses of one sandbox. ``prefix``: such as ``127.41.7``."""
 
     prefix: str
 
@@ -76,10 +76,10 @@ class AddressBlock:
 
 
 def claim_block(wanted: AddressBlock | None = None) -> tuple[AddressBlock, socket.socket]:
-    """A block that no other sandbox has, and the socket that claims it; the caller owns the socket.
+    """A block that no other sandbox has, and the socket that claims it. The caller owns the socket.
 
-    ``wanted`` asks for one block, which a sandbox that starts again on its old data needs. Raises SandboxError when
-    the block, or after many attempts any block, cannot be had.
+    ``wanted``: the block that must be claimed, for a sandbox that starts again on its old data. Raises SandboxError if
+    this block, or after many attempts any block, is not free.
     """
     for _ in range(1 if wanted else _ATTEMPTS):
         block = wanted or AddressBlock(prefix=f"127.{random.randint(1, 254)}.{random.randint(0, 254)}")
@@ -104,11 +104,11 @@ def _free_port(hosts: Sequence[str], first: int) -> int:
 
 def _bindable(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # as servers do: connections of an earlier run that linger in TIME_WAIT are no obstacle
+        # as servers do: connections of an earlier run in TIME_WAIT then do not keep the port
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-            probe.listen(1)  # a listener on all addresses with SO_REUSEADDR shows here only
+            probe.listen(1)  # fails if a listener on all addresses has set SO_REUSEADDR, where `bind` does not
         except OSError:
             return False
     return True

@@ -1,8 +1,8 @@
 """The servers' files: fetched once from Maven Central through the poms in ``poms/`` into a per-user cache folder.
 
-A set of files is named after its pom. Its folder in the cache carries a hash of the pom, so that another version is
-another folder; it appears by one rename, complete or not at all, and is never written again. A file lock keeps two
-callers from fetching the same set. Once it is there neither Maven nor a network is needed.
+A set of files is named after its pom. The name of its folder in the cache has a hash of the pom, so another version has
+another folder. The folder is created by one rename, so it is always complete, and it is never written again. A file
+lock keeps two callers from fetching the same set. Once the folder exists, neither Maven nor a network is needed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ARTIFACT_SETS: Final = (
     "spark35",
     "spark35-iceberg",
 )
-"""Every name that :func:`ensure` takes."""
+"""All names that :func:`ensure` takes."""
 
 
 def ensure(name: str) -> list[Path]:
-    """The files of an artifact set, sorted by name: jars, or for ``pulsar`` the top of the unpacked distribution.
+    """The files of an artifact set, sorted by name: jars, or for ``pulsar`` the folder of the unpacked distribution.
 
-    Fetches them first if the cache does not have them. Raises ConfigError when java or mvn is missing or the name is
-    unknown, ArtifactError when Maven fails.
+    Fetches the files first if they are not in the cache. Raises ConfigError if java or mvn is missing or the name is
+    unknown, ArtifactError if Maven fails.
     """
     if name not in ARTIFACT_SETS:
         raise ConfigError.of("artifact set", f"{name!r} is unknown; it is one of {', '.join(ARTIFACT_SETS)}")
@@ -56,17 +56,17 @@ def ensure(name: str) -> list[Path]:
 
 
 def is_fetched(name: str) -> bool:
-    """Whether the cache has an artifact set."""
+    """Return True if the cache has the artifact set."""
     return _place(name).is_dir()
 
 
 def cassandra_class_path(line: str) -> list[Path]:
-    """The jars that make up Cassandra of a line such as ``5.0``: cassandra-all and everything it needs."""
+    """The jars of a line of Cassandra such as ``5.0``: cassandra-all and its dependencies."""
     return ensure(f"cassandra-{line}")
 
 
 def pulsar_distribution() -> Path:
-    """The home of the unpacked Pulsar distribution (bin, conf, lib, instances); read-only by agreement."""
+    """The home of the unpacked Pulsar distribution (bin, conf, lib, instances). Callers must not write in it."""
     return _folder("pulsar") / f"apache-pulsar-{PULSAR_VERSION}"
 
 
@@ -98,7 +98,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _fetch(name: str, pom: Path, folder: Path) -> None:
     prefix = f".{folder.name}-"
-    for left_over in folder.parent.glob(f"{prefix}*"):  # of a fetch that was killed; the lock says that none runs
+    for left_over in folder.parent.glob(f"{prefix}*"):  # of a fetch that was killed: under the lock no other one runs
         shutil.rmtree(left_over)
     temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:

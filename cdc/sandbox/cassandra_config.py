@@ -20,9 +20,10 @@ CDC_SETTINGS: Final[dict[str, Json]] = {
     "cdc_total_space_in_mb": 1024,
     "commitlog_sync": "periodic",
 }
-"""What makes a node write ``cdc_raw``; ``docker-compose.yml`` sets the same."""
+"""The settings with which a node writes ``cdc_raw``; ``docker-compose.yml`` sets the same."""
 
-# A write waits for a late sync of the commit log; on a busy machine one takes longer than the two seconds of the default.
+# If a sync of the commit log is late, writes wait for it. On a busy machine a sync may take longer than the default
+# timeout of two seconds.
 _PATIENT_WRITES: Final[dict[str, Json]] = {
     "write_request_timeout_in_ms": 30_000,
     "counter_write_request_timeout_in_ms": 30_000,
@@ -70,9 +71,9 @@ _LOGBACK: Final = """\
 
 
 def initial_token(node: int, nodes: int) -> int:
-    """The one token of node 1, 2, ... of ``nodes``: the Murmur3 ring in even parts.
+    """The token of a node (numbered from 1). Each of the first ``nodes`` nodes has an equal part of the Murmur3 ring.
 
-    Nodes behind these, which join later, halve the parts of node 1, 2, ...
+    Nodes with higher numbers, which join later, halve the parts of node 1, 2, ...
     """
     part = 2**64 // nodes
     return -(2**63) + ((node - 1) % nodes) * part + (part // 2 if node > nodes else 0)
@@ -88,7 +89,10 @@ def node_settings(
     options: SandboxOptions,
     joins: bool = False,
 ) -> dict[str, Json]:
-    """``cassandra.yaml`` of a node whose files live below ``folder``; one that ``joins`` takes its data from the others."""
+    """``cassandra.yaml`` of a node with its files below ``folder``.
+
+    A node that ``joins`` gets its data from the others.
+    """
     settings: dict[str, Json] = {
         **CDC_SETTINGS,
         "cluster_name": "sandbox",
@@ -123,7 +127,7 @@ def node_settings(
 
 
 def write_configuration(folder: Path, settings: Mapping[str, Json], data_center: str | None) -> None:
-    """Writes ``conf/`` and makes the node's folders. JSON is YAML, and needs no separate writer."""
+    """Write ``conf/`` and make the node's folders. ``cassandra.yaml`` is written as JSON, which is valid YAML."""
     for name in ("conf", "tmp", "data", "commitlog", "cdc_raw", "hints", "saved_caches"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "conf" / "cassandra.yaml").write_text(json.dumps(settings, indent=2) + "\n")
@@ -135,10 +139,10 @@ def write_configuration(folder: Path, settings: Mapping[str, Json], data_center:
 def jvm_options(folder: Path, *, heap_mb: int, jamm: Path, joins: bool = False) -> list[str]:
     """JVM options for a small node that starts fast: one compiler, the serial collector, no waiting for gossip.
 
-    One that ``joins`` waits for what the others say of the ring.
+    A node that ``joins`` waits until the others have told it about the ring.
     """
     return [
-        f"-Xms{heap_mb // 4}m",  # Cassandra locks in memory what is committed at its start
+        f"-Xms{heap_mb // 4}m",  # Cassandra locks the memory in RAM that is committed at its start
         f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -155,10 +159,10 @@ def jvm_options(folder: Path, *, heap_mb: int, jamm: Path, joins: bool = False) 
         f"-Dcassandra.logdir={folder}",
         "-Dcassandra-foreground=yes",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
-        # A node that joins waits for its seeds by this (StorageService), and refuses to start when none was seen.
+        # A node that joins waits so long for its seeds (StorageService), and does not start if it has seen none.
         f"-Dcassandra.ring_delay_ms={_JOINING_RING_DELAY_MS if joins else 0}",
         "-Dcassandra.superuser_setup_delay_ms=0",
-        # 2 ms by default, which is most of what an idle node takes
+        # The default of 2 ms causes most of the CPU time of an idle node.
         "-Dcassandra.approximate_time_precision_ms=20",
         "-Dcassandra.shutdown_announce_in_ms=0",
     ]

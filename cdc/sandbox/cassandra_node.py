@@ -38,7 +38,7 @@ _REPAIR_LOOK_S: Final = 0.2
 class CassandraNode(Server):
     """A Cassandra node with CDC enabled. Node 1 is the seed."""
 
-    # With no ring delay a node gives up when the seed does not answer its first gossip within a second.
+    # Without a ring delay, a node gives up if the seed does not answer its first gossip message within a second.
     start_attempts = 3
 
     def __init__(
@@ -52,11 +52,11 @@ class CassandraNode(Server):
         self._jolokia_password = secrets.token_urlsafe(16)
         self.number = number
         self.address = block.node(number)
-        """The loopback address that all its ports are on."""
+        """The loopback address of all its ports."""
         self.ports = ports
         self.native_port = ports.native
         self.folder = folder / name
-        """Everything that belongs to the node."""
+        """The folder of all files of the node."""
         self._configure(block)
 
     @property
@@ -95,19 +95,19 @@ class CassandraNode(Server):
         }
 
     def flush(self, keyspace: str, *tables: str) -> None:
-        """Flushes tables, by default all of the keyspace, as ``nodetool flush`` does."""
+        """Flush tables, by default all tables of the keyspace, as ``nodetool flush`` does."""
         self._invoke("forceKeyspaceFlush(java.lang.String,[Ljava.lang.String;)", [keyspace, list(tables)])
 
     def drain(self) -> None:
-        """Drains the node as ``nodetool drain`` does: it takes no writes any more, until it is started again."""
+        """Drain the node, as ``nodetool drain`` does. It takes no writes until it is started again."""
         self._invoke("drain", [])
 
     def decommission(self) -> None:
-        """Gives all data to the other nodes and leaves the cluster for good, as ``nodetool decommission`` does."""
+        """Give all data to the other nodes and leave the cluster for ever, as ``nodetool decommission`` does."""
         self._invoke("decommission(boolean)", [True])
 
     def repair(self, keyspace: str) -> None:
-        """Repairs all of a keyspace with all its replicas, as ``nodetool repair --full`` does; waits for the end."""
+        """Repair all of a keyspace with all its replicas, as ``nodetool repair --full`` does. Waits for the end."""
         options = {"incremental": "false", "parallelism": "parallel"}
         arguments: list[Json] = [keyspace, options]  # type: ignore[list-item]
         command = self._invoke("repairAsync(java.lang.String,java.util.Map)", arguments)
@@ -123,12 +123,15 @@ class CassandraNode(Server):
             raise SandboxError(f"{self.name} could not repair {keyspace}: {status}")
 
     def disallow_read_levels(self, *levels: str) -> None:
-        """Sets the guardrail `read_consistency_levels_disallowed` (4.1 and later) until the next start. Superusers may read on."""
+        """Set the guardrail `read_consistency_levels_disallowed` (4.1 and later) until the next start.
+
+        It does not apply to superusers.
+        """
         guardrail: dict[str, Json] = {"mbean": _GUARDRAILS, "attribute": "ReadConsistencyLevelsDisallowedCSV"}
         self._ask({"type": "write", **guardrail, "value": ",".join(levels)})
 
     def live_nodes(self) -> frozenset[str]:
-        """The addresses of the nodes that this one holds for alive, itself included."""
+        """The addresses of the nodes that this node considers alive, with its own."""
         live = self._ask({"type": "read", "mbean": _STORAGE_SERVICE, "attribute": "LiveNodes"})
         assert isinstance(live, list)
         return frozenset(str(address) for address in live)
@@ -180,7 +183,10 @@ class CassandraNode(Server):
         return Launch(argv=argv, env=server_environment(self._sandbox), cwd=self.folder)
 
     def _has_half_a_table(self) -> bool:
-        """Killed in a DROP or CREATE TABLE it may find a table without columns, and wants the option that its log names."""
+        """Return True if the log reports a table without columns, and names the option with which the node starts.
+
+        Such a table may be left if the node was killed during a DROP or CREATE TABLE.
+        """
         return self.log.exists() and _HALF_A_TABLE in self.log.read_bytes()
 
     def _why_not_ready(self) -> str | None:
@@ -201,7 +207,7 @@ class CassandraNode(Server):
         return self._ask({"type": "exec", "mbean": _STORAGE_SERVICE, "operation": operation, "arguments": arguments})
 
     def _ask(self, request: Mapping[str, Json]) -> Json:
-        """One request to JMX by its HTTP bridge."""
+        """Send one request to JMX through its HTTP bridge."""
         try:
             answer = rest().post(
                 f"http://{self.address}:{self.ports.jolokia}/jolokia/",

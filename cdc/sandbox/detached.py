@@ -23,7 +23,10 @@ PULSAR: Final = "pulsar"
 
 
 class DetachedServer(Server):
-    """Starts as it was started before: its configuration may have been edited meanwhile, and stays as it is."""
+    """Starts with the command of the last start.
+
+    Its configuration files, which a user may have edited, are not rewritten.
+    """
 
     def __init__(self, folder: Path, state: ServerState, supervisor: Supervised) -> None:
         super().__init__(state.name, Path(state.log), supervisor)
@@ -41,7 +44,7 @@ class DetachedServer(Server):
 
     @property
     def details(self) -> dict[str, str]:
-        """URLs and paths by name."""
+        """The server's URLs and paths, by name."""
         return dict(self._state.details)
 
     def _launch(self) -> Launch:
@@ -62,9 +65,9 @@ class DetachedServer(Server):
 
 @contextmanager
 def detached_server(folder: Path, name: str) -> Iterator[DetachedServer]:
-    """The server of this name, for the context.
+    """A context with the server of this name.
 
-    Raises SandboxError where no sandbox runs, ConfigError for a name that none of its servers has.
+    Raises SandboxError if no sandbox runs in the folder, ConfigError if it has no server of this name.
     """
     supervisor = attach(folder)
     try:

@@ -5,7 +5,7 @@
        ├─ ArtifactError      a server's files could not be fetched
        └─ ServerStartError   a server ended or stayed silent while starting; carries the tail of its own log
 
-A missing prerequisite (java, mvn) and a wrong option are :class:`schemas.errors.ConfigError`: the user can mend them.
+A missing prerequisite (java, mvn) and a wrong option are :class:`schemas.errors.ConfigError`: the user can fix them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["ArtifactError", "SandboxError", "ServerStartError"]
 
 
 class SandboxError(CdcError):
-    """The sandbox cannot do what was asked."""
+    """The sandbox cannot do what the user requested."""
 
 
 class ArtifactError(SandboxError):
-    """Maven could not bring a server's files; the text ends with Maven's own first error."""
+    """Maven could not fetch a server's files; the text has Maven's first error."""
 
 
 class ServerStartError(SandboxError):
-    """A server did not come up. The first line says which and why, the following ones are the tail of its log."""
+    """A server did not start. The first line says which server and why; the other lines are the tail of its log."""
 
     def __init__(self, server: str, reason: str, log_tail: Sequence[str]) -> None:
         self.server = server

@@ -11,7 +11,7 @@ __all__ = ["Launch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A command with the whole of its environment, and where it runs."""
+    """A command, its complete environment, and its working directory."""
 
     argv: Sequence[str]
     env: Mapping[str, str]

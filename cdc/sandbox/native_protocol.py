@@ -1,8 +1,8 @@
-"""Asks a Cassandra node one question over the CQL native protocol v4, to learn whether it serves clients.
+"""Sends a Cassandra node one query over the CQL native protocol v4, to learn whether it serves clients.
 
-Only what readiness needs, so that it costs milliseconds where a driver's session costs a second. Frames are those of
-``native_protocol_v4.spec``, sections 2 to 4; a node that asks for a password gets that of ``PasswordAuthenticator``'s own
-superuser unless told otherwise.
+It has only the parts that this query needs, so it takes milliseconds, where a driver's session takes a second. The
+frames are described in ``native_protocol_v4.spec``, sections 2 to 4. If a node asks for a password, it gets the one of
+``PasswordAuthenticator``'s default superuser, unless another one is given.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["DEFAULT_LOGIN", "NotServingError", "count_rows"]
 
 DEFAULT_LOGIN: Final = ("cassandra", "cassandra")
-"""Name and password of the superuser that ``PasswordAuthenticator`` makes in an empty node."""
+"""Name and password of the superuser that ``PasswordAuthenticator`` creates in an empty node."""
 
 _REQUEST_VERSION: Final = 4
 _STARTUP, _READY, _AUTHENTICATE, _QUERY, _RESULT, _AUTH_RESPONSE, _AUTH_SUCCESS = 1, 2, 3, 7, 8, 0x0F, 0x10
@@ -27,7 +27,7 @@ _HEADER: Final = struct.Struct(">BBhBi")
 
 
 class NotServingError(Exception):
-    """The node did not answer the question; it may be starting still."""
+    """The node did not answer the query; it may still be starting."""
 
 
 def count_rows(
@@ -39,7 +39,7 @@ def count_rows(
     login: tuple[str, str] = DEFAULT_LOGIN,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """The number of rows of a small table, by a SELECT that returns them; raises NotServingError."""
+    """The number of rows of a small table, by a SELECT that returns all rows. Raises NotServingError."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as plain:
             connection = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
@@ -60,7 +60,7 @@ def count_rows(
 
 
 def _start(connection: socket.socket, where: str, login: tuple[str, str]) -> None:
-    """STARTUP, and AUTH_RESPONSE where the node asks for it (SASL PLAIN: what ``PasswordAuthenticator`` reads)."""
+    """Send STARTUP, and AUTH_RESPONSE if the node asks for it (SASL PLAIN, as ``PasswordAuthenticator`` reads it)."""
     opcode, _ = _exchange(connection, _STARTUP, _string_map({"CQL_VERSION": "3.0.0"}))
     if opcode == _AUTHENTICATE:
         token = "\0".join(("", *login)).encode()

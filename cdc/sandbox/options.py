@@ -23,46 +23,52 @@ _MAX_SYNC_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
-    """One value per option; raises ConfigError with every wrong one."""
+    """The options, with their defaults. The constructor raises ConfigError with all wrong values."""
 
     cassandra: str = "5.0"
     """The line of Cassandra: 5.0, 4.1, 4.0 or 3.11."""
     nodes: int = 1
-    """Cassandra nodes on addresses of their own; 0 for none."""
+    """Number of Cassandra nodes, each with its own address; 0 for none."""
     waiting_nodes: int = 0
-    """Further nodes that are prepared and not started; each joins the cluster (bootstraps) at its first start."""
+    """Number of further nodes that are prepared but not started.
+
+    Each joins the cluster (bootstraps) at its first start.
+    """
     data_centers: Sequence[str] = ()
-    """The data centre of each node, those that wait last; none: all are in `datacenter1`."""
+    """The data center of each node, the waiting nodes last. If empty, all nodes are in `datacenter1`."""
     pulsar: bool = True
     """Whether there is a Pulsar standalone."""
     commitlog_sync_ms: int = 200
-    """How often a node syncs its commit log; what is not synced is not seen by CDC (Cassandra's default is 10,000)."""
+    """The period in which a node syncs its commit log (Cassandra's default is 10,000). CDC sees only synced changes."""
     commitlog_segment_mb: int = 1
     """Size of a commit log segment (Cassandra's default is 32); the largest mutation is half of it."""
     cassandra_settings: Mapping[str, Json] = field(default_factory=dict)
-    """More settings of ``cassandra.yaml``, laid over the sandbox's own; None removes one."""
+    """More settings of ``cassandra.yaml``, which replace the sandbox's own. The value None removes a setting."""
     cassandra_passwords: bool = False
-    """Whether nodes ask for a password and grant rights by role (`PasswordAuthenticator`, `CassandraAuthorizer`)."""
+    """If True, nodes ask for a password and check the roles' rights (`PasswordAuthenticator`, `CassandraAuthorizer`)."""
     cassandra_login: tuple[str, str] = DEFAULT_LOGIN
-    """A name and password by which the sandbox itself may ask such nodes whether they serve; its superuser by default."""
+    """Name and password with which the sandbox checks that such nodes serve clients; by default the superuser's."""
     cassandra_tls: ssl.SSLContext | None = None
-    """How the sandbox connects to ask that, where `client_encryption_options` lets nobody in without TLS."""
+    """TLS for this check, if `client_encryption_options` of the nodes require it."""
     cassandra_heap_mb: int = 384
     """Heap of each node."""
     cassandra_jvm_options: Sequence[str] = ()
-    """More options of each node's JVM, behind the sandbox's own."""
+    """More options for the JVM of each node, after the sandbox's own."""
     functions_runtime: FunctionsRuntime = "process"
-    """Where Pulsar runs sources: a JVM each (Pulsar's default), or a thread of the broker, which starts faster."""
+    """Where Pulsar runs sources: in a JVM each (Pulsar's default), or in threads of the broker, which start faster."""
     pulsar_settings: Mapping[str, str] = field(default_factory=dict)
-    """More settings of ``standalone.conf``, laid over the sandbox's own."""
+    """More settings of ``standalone.conf``, which replace the sandbox's own."""
     pulsar_token_file: Path | None = None
-    """Where Pulsar asks for tokens: one of a superuser, by which its own parts log in, and the sandbox to ask whether it serves."""
+    """A superuser's token, if Pulsar requires tokens.
+
+    Pulsar's own parts log in with it, and the sandbox checks with it that Pulsar is ready.
+    """
     functions_worker_settings: Mapping[str, Json] = field(default_factory=dict)
-    """More settings of ``functions_worker.yml``, laid over the sandbox's own."""
+    """More settings of ``functions_worker.yml``, which replace the sandbox's own."""
     pulsar_heap_mb: int = 400
     """Heap of Pulsar."""
     pulsar_jvm_options: Sequence[str] = ()
-    """More options of Pulsar's JVM, behind the sandbox's own; not of the processes in which it runs sources."""
+    """More options for Pulsar's JVM, after the sandbox's own. Processes of sources do not get them."""
 
     def __post_init__(self) -> None:
         lines = ", ".join(CASSANDRA_VERSIONS)

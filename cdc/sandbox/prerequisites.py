@@ -1,4 +1,4 @@
-"""Finds the programs that the sandbox needs and does not bring: a Java 17 and Maven."""
+"""Finds the programs that the sandbox needs from this machine: a Java 17 and Maven."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _VERSION_LINE: Final = re.compile(r'version "(?:1\.)?(\d+)')
 def java_home() -> Path:
     """The home of a Java 17: ``JAVA_HOME``, else the ``java`` on the PATH, else one below /usr/lib/jvm.
 
-    Raises ConfigError, naming what was found instead and how to get one. The servers run on 17 only: Pulsar needs it,
-    and Cassandra up to 5.0 does not start on 21.
+    Raises ConfigError with the other versions that were found, and how to install Java 17. The servers run only on
+    Java 17: Pulsar needs it, and Cassandra up to 5.0 does not start on 21.
     """
     seen = []
     for origin, home in _java_candidates():
@@ -42,13 +42,16 @@ def java_home() -> Path:
 
 
 def require_linux() -> None:
-    """Raises ConfigError elsewhere: the sandbox stands on 127.0.0.0/8, pidfds and parent-death signals."""
+    """Raise ConfigError if this is not Linux: the sandbox needs 127.0.0.0/8, pidfds and parent-death signals."""
     if sys.platform != "linux":
         raise ConfigError.of("sandbox", f"it runs on Linux only, not on {sys.platform}; use docker-compose.yml there")
 
 
 def maven() -> Path:
-    """The ``mvn`` program; raises ConfigError with how to get it. Only needed while an artifact is not in the cache."""
+    """The ``mvn`` program, which is only needed while an artifact is not in the cache.
+
+    Raises ConfigError with the way to install it.
+    """
     program = shutil.which("mvn")
     if program is None:
         raise ConfigError.of(

@@ -1,7 +1,7 @@
 """The Pulsar standalone of the sandbox: broker, bookie, metadata store and functions worker in one JVM.
 
-Its home is private, for Pulsar stores packages, logs and extracted archives below it: ``bin`` and ``conf`` are copies,
-``lib`` and ``instances`` are links to the cache.
+It has its own home, because Pulsar stores packages, logs and extracted archives below it: ``bin`` and ``conf`` are
+copies, ``lib`` and ``instances`` are links to the cache.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _RUNTIME_FACTORIES: Final[dict[FunctionsRuntime, str]] = {
 }
 _FAST_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 _PROBE_TIMEOUT_S: Final = 5.0
-# An orderly life has a few of these lines, one in circles thousands a second.
+# Pulsar normally logs a few of these lines. If it makes its registration in circles, it logs thousands a second.
 _CIRCLES: Final = 200
 
 PULSAR_START_ATTEMPTS: Final = 4
-"""Its parts wait for one another with limits of seconds: after a kill, with ledgers to recover on a loaded machine, one may
-give up, and Pulsar ends with exit code 1. Its deployments start it again; so does the sandbox."""
+"""Pulsar's parts wait only some seconds for each other. If ledgers are recovered after a kill on a loaded machine, a part
+may give up, and Pulsar ends with exit code 1. Deployments of Pulsar then start it again; so does the sandbox."""
 
 
 class Pulsar(Server):
@@ -58,12 +58,12 @@ class Pulsar(Server):
         self._sandbox = folder
         self._options = options
         self.address = block.pulsar
-        """The loopback address that all its ports are on."""
+        """The loopback address of all its ports."""
         self.ports = ports
         self.folder = folder / "pulsar"
-        """Everything that belongs to Pulsar."""
+        """The folder of all of Pulsar's files."""
         self.home = self.folder / "home"
-        """A PULSAR_HOME of its own."""
+        """PULSAR_HOME, which only this Pulsar uses."""
         self._configure()
 
     @property
@@ -83,7 +83,7 @@ class Pulsar(Server):
 
     @property
     def pulsar_admin(self) -> Path:
-        """The ``pulsar-admin`` program; it is configured for this Pulsar and brings its Java."""
+        """The ``pulsar-admin`` program, which is configured for this Pulsar and its Java."""
         return self.home / "bin" / "pulsar-admin"
 
     @property
@@ -109,7 +109,7 @@ class Pulsar(Server):
         conf = self.home / "conf"
         _set_properties(conf / "standalone.conf", {**self._standalone_settings(), **self._options.pulsar_settings})
         _set_properties(conf / "client.conf", {"webServiceUrl": self.admin_url, "brokerServiceUrl": self.service_url})
-        # sourced by pulsar-admin and pulsar-client, which take seconds with the defaults
+        # pulsar-admin and pulsar-client source this file; with the defaults they take seconds to start
         tools = (distribution / "conf" / "pulsar_tools_env.sh").read_text()
         (conf / "pulsar_tools_env.sh").write_text(
             f'export JAVA_HOME="{java_home()}"\nPULSAR_GC="{_FAST_START}"\n{tools}'
@@ -130,12 +130,12 @@ class Pulsar(Server):
             # bookkeeper.BKCluster); with an interface given it binds the advertised address
             "listeningInterface": "lo",
             "allowEphemeralPorts": "true",
-            # the defaults are parts of a large direct memory
+            # the defaults are fractions of a direct memory that is larger than here
             "managedLedgerCacheSizeMB": "32",
             "dbStorage_writeCacheMaxSizeMb": "16",
             "dbStorage_readAheadCacheMaxSizeMb": "16",
             "dbStorage_rocksDB_blockCacheSize": str(16 * 2**20),
-            # 100 times a second by default, which is a third of what an idle broker takes
+            # the default of 100 times a second causes a third of the CPU time of an idle broker
             "managedLedgerCacheEvictionFrequency": "2.0",
             **self._own_login(),
         }
@@ -185,7 +185,7 @@ class Pulsar(Server):
     def _why_not_ready(self) -> str | None:
         token_file = self._options.pulsar_token_file
         headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
-        # the functions worker comes up last, and refuses to create a source until it is its cluster's leader
+        # the functions worker is ready last; until it is the leader of its cluster, it refuses to create a source
         for path in ("/admin/v2/namespaces/public/default", "/admin/v2/worker/cluster/leader/ready"):
             try:
                 answer = rest().get(self.admin_url + path, timeout=_PROBE_TIMEOUT_S, headers=headers)
@@ -200,10 +200,10 @@ class Pulsar(Server):
 
 
 def why_pulsar_is_hopeless(log: Path, log_start: int) -> str | None:
-    """Why a start that began at this offset of the log gets nowhere; None if it may get on.
+    """The reason why a start that began at this offset of the log will not succeed; None if it may succeed.
 
-    After kill -9 the standalone finds the bookie's registration of its last life, and may delete and make it anew for
-    ever, so that nothing else gets its turn. An orderly stop removes the registration.
+    After kill -9 the standalone finds the bookie's registration of the previous process. It may then delete and create
+    it for ever, so that the start never continues. An orderly stop removes the registration.
     """
     with log.open("rb") as file:
         file.seek(log_start)
@@ -214,7 +214,7 @@ def why_pulsar_is_hopeless(log: Path, log_start: int) -> str | None:
 
 
 def _set_properties(file: Path, values: Mapping[str, str]) -> None:
-    """Sets keys of a properties file; they move to its end."""
+    """Set keys of a properties file. They move to its end."""
     text = file.read_text()
     for name, value in values.items():
         kept = re.sub(rf"^{re.escape(name)}=.*\n?", "", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Looks at the sandbox of a folder from outside, and ends it: what ``cdc sandbox status`` and ``down`` do."""
+"""Reads the state of a sandbox in a folder from outside, and ends it, for ``cdc sandbox status`` and ``down``."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
 
 _PROBE_TIMEOUT_S: Final = 3.0
 _PROBE_PAUSE_S: Final = 0.5
-_SUPERVISOR_WAIT_S: Final = 60.0  # it gives servers 20 s before it kills them
+_SUPERVISOR_WAIT_S: Final = 60.0  # the supervisor kills its servers after 20 s
 _STRAY_WAIT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """A server and how it does now. ``unresponsive``: its process runs, but it does not answer (yet)."""
+    """A server and its present condition. ``unresponsive``: its process runs, but it does not answer (yet)."""
 
     server: ServerState
     condition: Condition
 
 
 def server_statuses(folder: Path, *, patience_s: float = 0.0) -> list[ServerStatus]:
-    """How the servers of a folder do; empty if no sandbox was ever started there.
+    """The conditions of the servers in a folder; empty if no sandbox was ever started there.
 
     A server that does not answer is asked again for ``patience_s``.
     """
@@ -54,10 +54,10 @@ def server_statuses(folder: Path, *, patience_s: float = 0.0) -> list[ServerStat
 
 
 def take_down(folder: Path, *, remove: bool = False) -> int:
-    """Ends every process of the folder's sandbox, the orderly way first; returns how many servers ran.
+    """End all processes of the folder's sandbox, first by SIGTERM. Return the number of servers that ran.
 
-    Afterwards none of its processes and ports is left. The data stays, unless ``remove``. Does nothing where no
-    sandbox runs. Raises SandboxError when a process survives SIGKILL.
+    Afterwards none of its processes and ports is left. The data stays, unless ``remove`` is True. If no sandbox runs,
+    there is nothing to end. Raises SandboxError if a process survives SIGKILL.
     """
     state = read_state(folder)
     running = 0
@@ -79,7 +79,7 @@ def _condition(server: ServerState) -> Condition:
 
 
 def answers(server: ServerState) -> bool:
-    """Whether a server serves clients now."""
+    """Return True if the server serves clients now."""
     try:
         if "native" in server.ports:
             count_rows(server.address, server.ports["native"], "system.local", _PROBE_TIMEOUT_S)
@@ -104,7 +104,10 @@ def _end_supervisor(state: SandboxState) -> None:
 
 
 def _end_strays(folder: Path) -> None:
-    """Ends what outlived a supervisor that was killed: function instances, until they miss Pulsar's health checks."""
+    """Kill the processes that are left after a supervisor was killed.
+
+    These are function instances, which run until they miss Pulsar's health checks.
+    """
     deadline = time.monotonic() + _STRAY_WAIT_S
     while strays := list(_processes_of(folder)):
         if time.monotonic() > deadline:

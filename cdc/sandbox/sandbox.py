@@ -2,7 +2,7 @@
 
 Files, below the sandbox's folder:
 
-    sandbox.json          what runs here and where; for `cdc sandbox status` and `down`
+    sandbox.json          the servers and their processes; for `cdc sandbox status` and `down`
     logs/<server>.log     each server's own output
     cassandra-1/ ...      conf, data, commitlog, cdc_raw, ... of each node
     pulsar/               home, data, ...
@@ -41,14 +41,14 @@ _GOSSIP_STABLE_S: Final = 3.0
 
 Step: TypeAlias = Literal["fetching", "waiting", "starting", "ready"]
 Progress: TypeAlias = Callable[[str, Step], None]
-"""Told of each server's steps by its name, from several threads."""
+"""Is called with the server's name and the step, for each step of each server, from several threads."""
 
 
 class Sandbox:
-    """Real servers for as long as a ``with`` block, or from :meth:`start` to :meth:`close`.
+    """Real servers during a ``with`` block, or from :meth:`start` to :meth:`close`.
 
-    Nothing of it outlives this process, however that ends, unless :meth:`detach` was called. Without ``base_dir`` the
-    files live in a temporary folder that :meth:`close` removes.
+    No server outlives this process, for whatever reason it ends, unless :meth:`detach` was called. Without ``base_dir``
+    the files are in a temporary folder that :meth:`close` removes.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Sandbox:
         return self._pulsar
 
     def start(self) -> None:
-        """Starts the servers and returns when all serve clients.
+        """Start the servers, and return when all serve clients.
 
-        Raises ConfigError for a missing prerequisite or an unusable folder, ArtifactError when files cannot be fetched, ServerStartError
-        with the tail of its log for a server that does not come up; nothing is left running then.
+        Raises ConfigError for a missing prerequisite or an unusable folder, ArtifactError if files cannot be fetched,
+        and ServerStartError with the tail of the log if a server does not start. No server runs after an error.
         """
         if self._supervisor is not None:
             raise SandboxError("this sandbox runs already")
@@ -129,9 +129,9 @@ class Sandbox:
             raise
 
     def close(self, *, grace_s: float = 0) -> None:
-        """Ends all servers and frees their addresses: at once, or by SIGTERM with ``grace_s`` seconds to follow it.
+        """End all servers and free their addresses: at once, or by SIGTERM, and after ``grace_s`` seconds by SIGKILL.
 
-        May be called again; does nothing for a sandbox that was detached.
+        May be called again. Does nothing for a sandbox that was detached.
         """
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
@@ -140,7 +140,10 @@ class Sandbox:
             shutil.rmtree(self._dir, ignore_errors=True)
 
     def detach(self) -> None:
-        """Leaves the servers running when this process ends; ``cdc sandbox down`` ends them. Ends this object's use."""
+        """Let the servers run after the end of this process, until ``cdc sandbox down``.
+
+        This object cannot be used afterwards.
+        """
         if self._supervisor is None:
             raise SandboxError("this sandbox does not run")
         if self._base_dir is None:
@@ -178,7 +181,7 @@ class Sandbox:
         return [*self._nodes, *self._waiting_nodes, *([self._pulsar] if self._pulsar else [])]
 
     def _start_servers(self) -> None:
-        """Pulsar beside the nodes; the nodes one after the other, the seed first."""
+        """Start Pulsar and the nodes at the same time; the nodes one after the other, the seed first."""
         for server in self._servers():
             if server not in self._waiting_nodes:
                 self._on_progress(server.name, "waiting")
@@ -200,7 +203,10 @@ class Sandbox:
             self._wait_for_gossip()
 
     def _wait_for_gossip(self) -> None:
-        """Until every node has seen every other one alive for a while: one that has just joined may be lost again."""
+        """Wait until every node has seen all others alive for some seconds.
+
+        The others may lose a node again that has just joined.
+        """
         everyone = frozenset(node.address for node in self._nodes)
         complete_since = time.monotonic()
         deadline = complete_since + START_TIMEOUT_S
@@ -220,13 +226,19 @@ class Sandbox:
 
 
 def _check_path(folder: Path) -> None:
-    """Class paths end at a colon, and Pulsar's start script at a space."""
+    """Raise ConfigError for a path with a colon or a space.
+
+    A colon separates class paths, and Pulsar's start script cuts a path at a space.
+    """
     if re.search(r"[\s:]", str(folder)):
         raise ConfigError.of("sandbox folder", f"{str(folder)!r} has a space or colon, which Java tools cannot take")
 
 
 def _lock_folder(folder: Path) -> BinaryIO:
-    """Locks the folder for as long as the file, or a process that inherits it, is open: for the supervisor's life."""
+    """Lock the folder until all copies of the returned file are closed. The supervisor inherits and keeps a copy.
+
+    Raises ConfigError if a sandbox runs in the folder.
+    """
     file = (folder / "lock").open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,7 +253,10 @@ def _lock_folder(folder: Path) -> BinaryIO:
 
 
 def _block_of_earlier_run(folder: Path, options: SandboxOptions) -> AddressBlock | None:
-    """The addresses that the data in the folder belongs to, for Cassandra and Pulsar keep them with their data."""
+    """The addresses of the earlier sandbox in the folder, because Cassandra and Pulsar store them with their data.
+
+    Raises ConfigError if the options do not fit its data, SandboxError for a state that cannot be read.
+    """
     earlier = read_state(folder)
     if earlier is None:
         return None
@@ -274,7 +289,7 @@ class _StateWriter:
         self._lock = threading.Lock()
 
     def write(self) -> None:
-        """Replaces ``sandbox.json``."""
+        """Replace ``sandbox.json``."""
         with self._lock:
             servers = tuple(
                 ServerState(

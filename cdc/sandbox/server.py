@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 __all__ = ["SANDBOX_VARIABLE", "START_TIMEOUT_S", "Server", "server_environment"]
 
 START_TIMEOUT_S: Final = 300.0
-"""A start takes 5-30 s; a loaded machine gets its time before the sandbox gives up."""
+"""A start takes 5-30 s, and much longer on a loaded machine."""
 
 SANDBOX_VARIABLE: Final = "CDC_SANDBOX"
-"""Set in every process of a sandbox to its folder."""
+"""Environment variable with the sandbox's folder, in every process of a sandbox."""
 
 _POLL_INTERVAL_S: Final = 0.1
 _LOOK_INTERVAL_S: Final = 3.0
@@ -41,32 +41,32 @@ _KEPT_VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LI
 
 
 def server_environment(sandbox: Path) -> dict[str, str]:
-    """The environment of a server. ``SANDBOX_VARIABLE`` marks it and all its offspring as belonging to this sandbox."""
+    """The environment of a server. ``SANDBOX_VARIABLE`` marks the server and its child processes as of this sandbox."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     java = java_home()
-    # Pulsar starts function instances by the `java` of the PATH, and our connector its child by the `python3`: the archive
-    # is built for the Python that runs the sandbox
+    # Pulsar starts function instances with the `java` of the PATH, and the connector starts its child process with the
+    # `python3` of the PATH: the connector's archive is built for the Python that runs the sandbox
     path = f"{java / 'bin'}:{Path(sys.executable).parent}:{kept.get('PATH', os.defpath)}"
     return {**kept, "PATH": path, "JAVA_HOME": str(java), SANDBOX_VARIABLE: str(sandbox)}
 
 
 class Server(ABC):
-    """One server process. Subclasses say how it is launched and when it is ready.
+    """One server process. Subclasses define how it is launched and when it is ready.
 
-    The process belongs to the sandbox's supervisor; this object may be used from several threads.
+    The process is a child of the sandbox's supervisor. Several threads may use this object.
     """
 
     start_attempts: int = 1
-    """How often a start is tried when the server ends by itself before it is ready."""
+    """Number of attempts to start the server, if it ends by itself before it is ready, or cannot succeed."""
 
     def __init__(self, name: str, log: Path, supervisor: Supervised) -> None:
         self.name = name
         self.log = log
-        """The server's own output, of all its runs."""
+        """The file with the server's output of all its runs."""
         self._supervisor = supervisor
         self._process: ProcessId | None = None
         self.on_start: Callable[[], None] = lambda: None
-        """Called each time the server got a process; the sandbox records it."""
+        """Is called each time a process of the server was started; the sandbox records it."""
 
     @property
     def pid(self) -> int:
@@ -82,15 +82,16 @@ class Server(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """True while the process runs."""
         return self._process is not None and self._supervisor.returncode(self.name) is None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Starts the server on its data and returns when it serves clients.
+        """Start the server on its data, and return when it serves clients.
 
-        A server that gives up by itself, or gets nowhere, is started again, ``start_attempts`` times in all, as a service
-        manager or an operator would. Raises ServerStartError with the errors and the tail of the server's log when that
-        does not help, or when it is not ready in time, in which case it is killed; SandboxError when it runs already.
+        If the server ends by itself, or its start cannot succeed, it is started again, at most ``start_attempts`` times
+        in all, as a service manager or an operator would do. Raises ServerStartError, with the errors and the tail of
+        the server's log, after the last attempt. It is also raised if the server is not ready in time; then the server
+        is killed. Raises SandboxError if the server runs already.
         """
         attempt = 1
         while (failure := self._try_to_start(timeout_s)) is not None:
@@ -100,7 +101,10 @@ class Server(ABC):
             _log.warning("start %d of %d follows, for %s", attempt, self.start_attempts, failure)
 
     def _try_to_start(self, timeout_s: float) -> ServerStartError | None:
-        """A problem that another start may solve; None when the server is ready."""
+        """Return the error if another start may help, None if the server is ready.
+
+        Raises ServerStartError otherwise.
+        """
         log_start = self.log.stat().st_size if self.log.exists() else 0
         self._spawn()
         deadline = time.monotonic() + timeout_s
@@ -131,19 +135,19 @@ class Server(ABC):
         self.on_start()
 
     def stop(self, *, timeout_s: float = 60.0) -> None:
-        """Ends the server the orderly way (SIGTERM), by SIGKILL after ``timeout_s``. Returns when it is gone."""
+        """End the server by SIGTERM, and after ``timeout_s`` by SIGKILL. Returns when it has ended."""
         self._supervisor.signal(self.name, signal.SIGTERM)
         if not self._wait_for_end(timeout_s):
             self.kill()
 
     def kill(self) -> None:
-        """Ends the server at once (SIGKILL), and the processes that it started. Returns when it is gone."""
+        """End the server at once (SIGKILL), and the processes that it started. Returns when it has ended."""
         self._supervisor.signal(self.name, signal.SIGKILL)
         if not self._wait_for_end(30.0):
             raise SandboxError(f"{self.name} (pid {self.pid}) survived SIGKILL for 30 s; it hangs in the kernel")
 
     def restart(self, *, graceful: bool = True) -> None:
-        """Stops (or kills) the server and starts it again on the same data, addresses and ports."""
+        """Stop (or kill) the server, and start it again on the same data, addresses and ports."""
         if graceful:
             self.stop()
         else:
@@ -162,7 +166,7 @@ class Server(ABC):
         with self.log.open("rb") as file:
             file.seek(start)
             every = file.read().decode(errors="replace").splitlines()
-        # a server that shuts down in order buries its reason under the messages of its parts
+        # while a server shuts down, the messages of its parts follow the error that is the reason
         errors = [line for line in every[:-_TAIL_LINES] if _ERROR.search(line)]
         lines = [*errors[-_ERROR_LINES:], *every[-_TAIL_LINES:]]
         return [line if len(line) <= _TAIL_WIDTH else f"{line[:_TAIL_WIDTH]}..." for line in lines]
@@ -175,7 +179,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def details(self) -> dict[str, str]:
-        """The values with which a user or a program uses the server: URLs and paths by name."""
+        """The URLs and paths with which a user or a program uses the server, by name."""
 
     @abstractmethod
     def _launch(self) -> Launch:
@@ -186,7 +190,10 @@ class Server(ABC):
         """The reason why the server does not serve clients yet; None when it does."""
 
     def _why_hopeless(self, log_start: int) -> str | None:
-        """Why this start gets nowhere though the process runs, by its log from ``log_start`` on; None if it may get on."""
+        """The reason why this start will not succeed although the process runs; None if it may succeed.
+
+        ``log_start``: the offset in the log where this start begins.
+        """
         return None
 
 

@@ -31,14 +31,14 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """The process that has this pid now; one that is gone already gets a start that matches none."""
+        """The process that has this pid now. If it is already gone, its start is 0, which matches no process."""
         try:
             return cls(pid=pid, created=psutil.Process(pid).create_time())
         except psutil.NoSuchProcess:
             return cls(pid=pid, created=0.0)
 
     def process(self) -> psutil.Process | None:
-        """The process if it runs still; a zombie does not."""
+        """The process if it still runs and is no zombie, else None."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.created) < 0.05
@@ -76,16 +76,16 @@ class SandboxState:
 
 
 def write_state(folder: Path, state: SandboxState) -> None:
-    """Replaces the folder's ``sandbox.json``."""
+    """Replace the folder's ``sandbox.json``."""
     temporary = folder / f".{_FILE}"
     temporary.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=2) + "\n")
     temporary.rename(folder / _FILE)
 
 
 def read_state(folder: Path) -> SandboxState | None:
-    """The state in the folder, None if no sandbox was ever started in it; raises SandboxError for another format.
+    """The state in the folder; None if no sandbox was ever started in it.
 
-    The same for a file that cannot be read, or is damaged.
+    Raises SandboxError for a file that is of another format or damaged, or cannot be read.
     """
     try:
         fields = json.loads((folder / _FILE).read_text())

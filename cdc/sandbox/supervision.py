@@ -1,4 +1,4 @@
-"""The other side of the supervisor: starts it and talks to it. See ``supervisor.py`` for its promises."""
+"""The client of the supervisor: starts it, and sends it requests. ``supervisor.py`` describes its guarantees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCRIPT: Final = Path(__file__).with_name("supervisor.py")
 
 
 class Supervised:
-    """Carries requests about servers to their supervisor. Safe for threads."""
+    """Sends requests about servers to their supervisor. Safe for threads."""
 
     def __init__(self, channel: socket.socket, log: Path) -> None:
         self._channel = channel
@@ -30,29 +30,29 @@ class Supervised:
         self._replies = channel.makefile("rb")
 
     def spawn(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> int:
-        """Starts a server process and returns its pid; its output is appended to ``log``."""
+        """Start a server process, and return its pid. Its output is appended to ``log``."""
         reply = self._request(op="spawn", name=name, argv=list(argv), env=dict(env), cwd=str(cwd), log=str(log))
         pid = reply["pid"]
         assert isinstance(pid, int)
         return pid
 
     def launch(self, name: str) -> Launch:
-        """How a server was started the last time; raises SandboxError for one that never was."""
+        """The launch of a server's last start. Raises SandboxError if it was never started."""
         reply: dict[str, Any] = self._request(op="launch", name=name)
         return Launch(argv=reply["argv"], env=reply["env"], cwd=Path(reply["cwd"]))
 
     def signal(self, name: str, number: int) -> None:
-        """Sends a signal to a server; nothing happens if it has ended."""
+        """Send a signal to a server. Nothing happens if it has ended."""
         self._request(op="signal", name=name, signal=int(number))
 
     def returncode(self, name: str) -> int | None:
-        """None while a server runs, else its exit code, negative for a signal."""
+        """The exit code of a server, negative for a signal; None while it runs."""
         code = self._request(op="poll", name=name)["returncode"]
         assert code is None or isinstance(code, int)
         return code
 
     def close(self) -> None:
-        """Closes the channel; what that means to the servers depends on whose it is."""
+        """Close the channel. If it is the owner's channel, and the owner has not detached, this ends the servers."""
         self._replies.close()
         self._channel.close()
 
@@ -74,10 +74,10 @@ class Supervised:
 
 
 class SupervisorChannel(Supervised):
-    """Starts a supervisor that lives as long as this process does, and carries requests to it.
+    """Starts a supervisor, which ends with this process, and sends it requests.
 
-    ``held`` are locks and sockets that the supervisor keeps open for its lifetime; they are closed here.
-    With ``remove_folder`` it removes the sandbox's folder when it ends.
+    ``held``: locks and sockets that the supervisor keeps open until its end; they are closed in this process.
+    With ``remove_folder`` the supervisor removes the sandbox's folder at its end.
     """
 
     def __init__(self, folder: Path, *, held: Sequence[BinaryIO | socket.socket], remove_folder: bool) -> None:
@@ -107,12 +107,15 @@ class SupervisorChannel(Supervised):
         return self._process.pid
 
     def detach(self) -> None:
-        """Lets the supervisor and its servers outlive this process; the channel is of no use afterwards."""
+        """Let the supervisor and its servers run after the end of this process.
+
+        The channel cannot be used afterwards.
+        """
         self._request(op="detach")
         self.close()
 
     def shutdown(self, grace_s: float) -> None:
-        """Ends all servers, with SIGTERM first if ``grace_s`` is more than 0, and then the supervisor."""
+        """End all servers, first by SIGTERM if ``grace_s`` is more than 0, and then the supervisor."""
         try:
             self._request(op="shutdown", grace_s=grace_s)
         finally:
@@ -121,7 +124,7 @@ class SupervisorChannel(Supervised):
 
 
 def attach(folder: Path) -> Supervised:
-    """A channel to the supervisor of a sandbox that was detached. Raises SandboxError where none runs."""
+    """A channel to the supervisor of a detached sandbox. Raises SandboxError if no sandbox runs in the folder."""
     channel, opened = socket.socket(socket.AF_UNIX), -1
     try:
         opened = os.open(folder, os.O_DIRECTORY)

@@ -1,19 +1,20 @@
-"""The supervisor: one small process per sandbox that is the parent of its servers and takes them down with it.
+"""The supervisor: one small process for each sandbox. It is the parent of the servers, and they end with it.
 
-It is run as a script (``python -P supervisor.py ...``) and imports nothing of this project, so that it needs neither
-its path nor its start-up time. It ends, and ends every server first, when
+It runs as a script (``python -P supervisor.py ...``) and imports no module of this project, so it starts fast and does
+not need the project's path. It ends all servers, and then itself, when
 
-- its owner closes the control channel or dies, however it dies (the channel's end, and a pidfd of the owner, for a
-  forked child of the owner may hold the channel open), unless the owner has detached;
-- it gets SIGTERM or SIGINT, which is how ``cdc sandbox down`` ends a detached one.
+- its owner closes the control channel or dies, for any reason, unless the owner has detached. The supervisor watches
+  the channel and a pidfd of the owner, because a forked child of the owner may hold the channel open;
+- it gets SIGTERM or SIGINT: ``cdc sandbox down`` ends a detached supervisor by SIGTERM.
 
-Should it be killed itself, the kernel kills the servers (PR_SET_PDEATHSIG; set here because that signal is tied to the
-thread that forks, and this process has only one). Each server leads a process group of its own, which is killed when
-the server is gone: Pulsar's function instances live in it. What left its group is adopted (PR_SET_CHILD_SUBREAPER)
-and killed as well.
+If the supervisor is killed, the kernel kills the servers (PR_SET_PDEATHSIG). The servers are started here, because that
+signal depends on the thread that forks, and this process has only one. Each server leads its own process group, which
+is killed when the server has ended; Pulsar's function instances are in this group. Processes that have left the group
+become children of the supervisor (PR_SET_CHILD_SUBREAPER), and are killed as well.
 
-Control channel: a Unix stream socket, one JSON object a line, one answer for each request. After `detach` anybody of the
-same user may connect to ``control.sock`` in the sandbox's folder and ask the same; the end of such a channel ends nothing.
+Control channel: a Unix stream socket with one JSON object for each line, and one answer for each request. After
+`detach`, all processes of the same user may connect to ``control.sock`` in the sandbox's folder and send the same
+requests. The end of such a connection ends nothing.
 
     {"op": "spawn", "name": N, "argv": [..], "env": {..}, "cwd": P, "log": P}    {"pid": 123}
     {"op": "launch", "name": N}                      {"argv": [..], "env": {..}, "cwd": P} of its last start
@@ -22,8 +23,8 @@ same user may connect to ``control.sock`` in the sandbox's folder and ask the sa
     {"op": "detach"}                                                             {}
     {"op": "shutdown", "grace_s": 10}                                            {} after the last process is gone
 
-A request that fails is answered {"error": "..."}. A temporary folder (``--remove-folder``) is removed at the end, so
-that a killed owner leaves no files behind either.
+The answer to a request that fails is {"error": "..."}. With ``--remove-folder``, the supervisor removes the sandbox's
+folder at its end, so that a killed owner leaves no files behind.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Channel:
-    """One end of a control channel: requests come in, and each gets its answer."""
+    """The supervisor's end of a control channel: receives requests, and answers them."""
 
     def __init__(self, connection: socket.socket, answer: Callable[[_Message], _Message]) -> None:
         self.connection = connection
@@ -63,7 +64,7 @@ class _Channel:
         self._received = b""
 
     def serve(self) -> bool:
-        """Answers what has come in; False when the other end is closed."""
+        """Answer the requests that have arrived. Return False if the other end is closed."""
         try:
             data = self.connection.recv(65536)
         except ConnectionError:
@@ -71,7 +72,7 @@ class _Channel:
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             answer = self._answer(json.loads(line))
-            with suppress(OSError):  # the other end is gone; the next look says so as well
+            with suppress(OSError):  # the other end is closed; the next `recv` shows it, too
                 self.connection.sendall(json.dumps(answer).encode() + b"\n")
         return bool(data)
 
@@ -98,7 +99,7 @@ class Supervisor:
         }
 
     def run(self) -> None:
-        """Serves until it is asked to stop, then ends every server."""
+        """Serve until the supervisor must stop, then end all servers."""
         wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
         signal.set_wakeup_fd(wakeup_writer.fileno(), warn_on_full_buffer=False)
@@ -176,7 +177,10 @@ class Supervisor:
         return {}
 
     def _listen(self) -> None:
-        """Takes requests at ``control.sock`` from now on: by way of an open folder, for a socket's path may have 107 bytes."""
+        """Take requests at ``control.sock`` from now on.
+
+        The path goes through a file descriptor of the folder, because a socket's path may have at most 107 bytes.
+        """
         listener, folder = socket.socket(socket.AF_UNIX), os.open(self._folder, os.O_DIRECTORY)
         try:
             path = Path(f"/proc/self/fd/{folder}") / _CONTROL
@@ -210,7 +214,7 @@ class Supervisor:
         return name in self._servers and name not in self._returncodes
 
     def _reap(self) -> None:
-        """Collects dead children. A server's group is killed before its pid is free for others (hence WNOWAIT)."""
+        """Collect dead children. A server's group is killed before the server's pid becomes free (hence WNOWAIT)."""
         while True:
             try:
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -233,7 +237,10 @@ class Supervisor:
                 _kill_tree(child)
 
     def _end_servers(self, grace_s: float) -> None:
-        """SIGTERM to each server, SIGKILL to everything that is left after ``grace_s`` seconds; waits for the end."""
+        """Send SIGTERM to each server, and SIGKILL to all processes that are left after ``grace_s`` seconds.
+
+        Waits for their end.
+        """
         if grace_s > 0:
             for name in self._servers:
                 self._signal({"name": name, "signal": signal.SIGTERM})
@@ -274,13 +281,13 @@ def _kill_group(pgid: int) -> None:
 
 
 def _kill_tree(process: psutil.Process) -> None:
-    with suppress(psutil.NoSuchProcess):  # what a vanished one left behind is adopted, and met by the next look
+    with suppress(psutil.NoSuchProcess):  # children of a process that is gone are adopted, and killed in the next round
         for member in [process, *process.children(recursive=True)]:
             member.kill()
 
 
 def main() -> None:
-    """Parses the command line and supervises until the end."""
+    """Parse the command line, and supervise until the end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel-fd", type=int, required=True)
     parser.add_argument("--owner-pid", type=int, required=True)

@@ -10,11 +10,14 @@ from typing import Final
 __all__ = ["CASSANDRA_VERSIONS", "PULSAR_VERSION", "cassandra_release"]
 
 CASSANDRA_VERSIONS: Final[dict[str, str]] = {"5.0": "5.0.9", "4.1": "4.1.10", "4.0": "4.0.18", "3.11": "3.11.19"}
-"""Line -> release: what ``--cassandra`` takes, and what is started for it."""
+"""Line, as ``--cassandra`` takes it -> release that is started for it."""
 
 PULSAR_VERSION: Final = "4.0.8"
 
 
 def cassandra_release(line: str) -> str:
-    """The release of a line, such as ``5.0`` -> ``5.0.9``; raises KeyError for a line that the sandbox does not have."""
+    """The release of a line, such as ``5.0.9`` for ``5.0``.
+
+    Raises KeyError for a line that the sandbox does not have.
+    """
     return CASSANDRA_VERSIONS[line]

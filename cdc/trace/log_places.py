@@ -40,7 +40,7 @@ class LogPlace:
 
 
 def local_segments(config: AgentConfig) -> list[str]:
-    """Paths of the agent's segments in the order of their ids: in `cdc_raw`, moved to the spill folder, or set aside."""
+    """Paths of the agent's segments in `cdc_raw` and the spill folder, and of those set aside, sorted by their ids."""
     folders = [config.cdc_raw_directory, config.spill_dir or config.cdc_working_dir / "spill"]
     folders += [config.cdc_working_dir / name for name in ("error", "reprocess")]
     found = [path for folder in folders if folder.is_dir() for path in folder.glob("CommitLog-*.log")]

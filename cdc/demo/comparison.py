@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS: Final = 120
 
 
 def differences(table: str, key: Sequence[str], cassandra: Iterable[Row], spark: Iterable[Row]) -> list[str]:
-    """One line for each row that is missing, too many or not equal; empty when both sides are the same.
+    """One line for each row that is missing, additional or not equal; empty if both sides are equal.
 
     `cassandra` holds rows as cassandra-driver gives them, `spark` rows as `Row.asDict(recursive=True)`.
     """
@@ -40,18 +40,18 @@ def _row_differences(expected: Row, found: Row) -> list[str]:
     for name in sorted(expected.keys() & found.keys()):
         wanted, got = _comparable(expected[name]), _comparable(found[name])
         if isinstance(expected[name], AbstractSet) and isinstance(got, list):
-            got = sorted(got, key=repr)  # a set is an array in Spark, in no order that means anything
+            got = sorted(got, key=repr)  # a set is an array in Spark, and its order has no meaning
         if wanted != got:
             lines.append(f"{name} is {_short(wanted)} in Cassandra and {_short(got)} in Spark")
     return lines
 
 
 def _comparable(value: object) -> object:
-    """The same value for both sides: text for uuids, UTC for times, dictionaries for maps and user types."""
+    """The value in a form that both sides share: text for uuids, UTC for times, dictionaries for maps and user types."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, datetime):
-        # The driver gives naive times in UTC, Spark gives naive times in the machine's zone, or aware ones.
+        # The driver's times are naive, in UTC. Spark's naive times are in the machine's zone, here taken for UTC.
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if hasattr(value, "days_from_epoch"):  # cassandra.util.Date
         return date.fromordinal(date(1970, 1, 1).toordinal() + value.days_from_epoch)

@@ -1,4 +1,4 @@
-"""The messages between the demo and its Spark job: JSON files between two processes."""
+"""The JSON files between the demo and its Spark job, which is another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Job", "TableJob", "TableResult"]
 
 
 class TableJob(TypedDict):
-    """One table to compare; `key` are the names of its primary key columns."""
+    """One table to compare. `key`: the names of its primary key columns."""
 
     keyspace: str
     table: str

@@ -41,13 +41,13 @@ _SHOWN_CHARACTERS: Final = 400
 
 
 class LineError(CdcError):
-    """A part of the line did not do its work in time."""
+    """A part of the pipeline failed, or did not do its work in time."""
 
 
 class Line:
-    """Use in a ``with`` block: servers and agent run inside it, and nothing is left behind.
+    """The servers and the agent, which run during a ``with`` block. Nothing is left afterwards.
 
-    `agent_options` are those of agent.yaml, over the ones that follow from the servers.
+    `agent_options`: options for agent.yaml, which replace the ones that follow from the servers.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Line:
 
     @property
     def work_dir(self) -> Path:
-        """A folder that is gone after the ``with`` block."""
+        """A folder that is removed after the ``with`` block."""
         return self.sandbox.dir
 
     def keep_data_topics(self) -> None:
-        """`pulsar-admin namespaces set-retention public/default --size -1 --time -1`.
+        """Do `pulsar-admin namespaces set-retention public/default --size -1 --time -1`.
 
-        The default of a namespace is to trim what no subscription holds, and Spark reads later.
+        By default a namespace deletes messages that no subscription holds, before Spark reads them.
         """
         response = rest().post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
@@ -94,7 +94,7 @@ class Line:
         response.raise_for_status()
 
     def deploy_source(self, keyspace: str, tables: Sequence[str]) -> None:
-        """`pulsar-admin sources create` of one source for these tables. Raises LineError with what it printed."""
+        """Do `pulsar-admin sources create` for one source of these tables. Raises LineError with its output."""
         node, pulsar = self.sandbox.node, self.sandbox.pulsar
         config = {
             "contactPoints": node.address,
@@ -105,7 +105,7 @@ class Line:
         }
         name = _source_name(keyspace)
         self._on_progress(name, "starting")
-        # Pulsar wants a destination; each table has a topic of its own.
+        # Pulsar requires a destination, which is not used: each table has its own topic.
         command = [
             str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
             "--destination-topic-name", f"data-{keyspace}", "--source-config", json.dumps(config),
@@ -123,7 +123,7 @@ class Line:
         self._on_progress(name, "ready")
 
     def wait_for_events(self, count: int, timeout_s: float) -> None:
-        """Until the broker has acknowledged this many events of the agent. Raises LineError with the agent's log."""
+        """Wait until the broker has acknowledged this many events. Raises LineError with the end of the agent's log."""
         self._wait(
             lambda: self.agent.metric("events_acknowledged") >= count,
             lambda: (
@@ -134,7 +134,7 @@ class Line:
         )
 
     def wait_for_records(self, keyspace: str, tables: Sequence[str], timeout_s: float) -> None:
-        """Until the source has acknowledged every event. Raises LineError with the end of its log."""
+        """Wait until the source has acknowledged all events. Raises LineError with the errors in its log."""
         topics = [events_topic(keyspace, table) for table in tables]
         look_at = time.monotonic() + _HEALTH_LOOK_S
 
@@ -174,11 +174,11 @@ class Line:
         return agent
 
     def _restart_if_it_cannot_start(self, name: str) -> None:
-        """`pulsar-admin sources restart` for an instance that died and did not come back.
+        """Do `pulsar-admin sources restart` if an instance ended and cannot start again.
 
-        The functions worker chooses a port for each process when the source is made, and starts a process that ended
-        with the same port again and again, also when a connection of somebody else has it by now; a restart of the
-        source chooses another one.
+        The functions worker chooses a port for each process when the source is created. It starts an ended process again
+        and again with the same port, even if another connection has taken this port. A restart of the source chooses
+        another port.
         """
         url = f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{name}"
         response = rest().get(f"{url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
@@ -197,7 +197,7 @@ class Line:
         return int(response.json()["subscriptions"][_SUBSCRIPTION]["msgBacklog"])
 
     def _source_logs(self) -> str:
-        """The errors in the source's log, which is kept for inspection."""
+        """The errors in the source's logs. The logs are copied to a folder that stays, for inspection."""
         kept = Path.cwd() / "build" / "demo-logs"
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self.sandbox.pulsar.functions_log_dir, kept)

@@ -1,4 +1,4 @@
-"""The demo from the start of the servers to its last line: the steps in order, and their figures."""
+"""Runs all steps of the demo in order, and measures them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG_TAIL_CHARACTERS: Final = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the demo: the version of Cassandra, the seed of the changes, and a factor for their number."""
+    """The options of the demo. `cassandra`: a line. `seed`: of the changes. `scale`: a factor for their number."""
 
     cassandra: str = "5.0"
     seed: int = 1
@@ -41,7 +41,7 @@ class DemoOptions:
 
 @dataclass(slots=True, kw_only=True)
 class DemoReport:
-    """Figures of a run; `seconds` by stage, memory as the highest sum of resident sets that was seen."""
+    """Figures of a run. `seconds`: by stage. `peak_rss_bytes`: the highest sum of resident memory at a stage's end."""
 
     changes: int = 0
     changes_by_table: dict[str, int] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class DemoReport:
 
     @property
     def total_s(self) -> float:
-        """From the first server's start to the comparison's end."""
+        """The sum of all stages, from the start of the servers to the end of the comparison."""
         return sum(self.seconds.values())
 
     def as_json(self) -> str:
-        """One JSON object."""
+        """The figures as one JSON object."""
         return json.dumps(asdict(self) | {"equal": not self.differences, "total_s": round(self.total_s, 1)})
 
     def closing_line(self) -> str:
@@ -71,7 +71,7 @@ class DemoReport:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times a stage, and measures memory at its end."""
+        """Measure the time of a stage, and the memory at its end."""
         started = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - started, 2)
@@ -79,13 +79,13 @@ class DemoReport:
 
 
 def run_demo(options: DemoOptions, *, quiet: bool, on_progress: Progress) -> DemoReport:
-    """Run it all. Raises ConfigError, SandboxError and LineError; a difference is no error but in the report."""
+    """Run the demo. Raises ConfigError, SandboxError and LineError. Differences raise no error: the report has them."""
     report = DemoReport()
     started = time.monotonic()
     on_progress("Spark's jars", "fetching")
     jars = artifacts.ensure("spark-avro")
     on_progress("Spark's jars", "ready")
-    # With Cassandra's own sync, every 10 s: changes are read before it.
+    # Cassandra's default period of sync, 10 s: with readUnsynced, changes are read before the sync.
     servers = SandboxOptions(cassandra=options.cassandra, commitlog_sync_ms=10_000)
     line = Line(servers, on_progress=on_progress, agent_options={"readUnsynced": True})
     with line:
@@ -116,9 +116,9 @@ def run_demo(options: DemoOptions, *, quiet: bool, on_progress: Progress) -> Dem
 
 
 class _SparkJob:
-    """The job in a separate process, as `spark-submit` would run it; its log goes to a file. Use in a ``with`` block.
+    """The job in a separate process, as `spark-submit` would run it, with its log in a file. Use it in a ``with`` block.
 
-    It opens its session at once, beside the writes, and reads the topics when :meth:`results` is called.
+    The job opens its session at once, during the writes, and reads the topics when :meth:`results` is called.
     """
 
     def __init__(self, line: Line, jars: list[str], *, quiet: bool) -> None:
@@ -152,14 +152,17 @@ class _SparkJob:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """End the process with its JVM, if it still runs."""
+        """End the process and its JVM, if it still runs."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         with self._process:
             pass
 
     def results(self) -> list[TableResult]:
-        """Let the job read, and wait for it. Raises LineError with the end of its log."""
+        """Let the job read the topics, and wait for its end.
+
+        Raises LineError if it does not end in time, or with the end of its log if it fails.
+        """
         try:
             self._process.communicate(timeout=_SPARK_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -171,7 +174,7 @@ class _SparkJob:
         return found
 
     def check(self) -> None:
-        """Raises LineError with the end of its log when the job has failed."""
+        """Raise LineError with the end of the job's log if it has failed."""
         if self._process.poll():
             tail = self._log_file.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:]
             raise LineError(

@@ -2,7 +2,7 @@
 
     python -m cdc.demo.spark_job JOB.json RESULT.json
 
-Both files are described in `cdc.demo.job`. The job begins when its standard input ends; until then it opens its session.
+`cdc.demo.job` describes both files. The process opens its session at once, and reads when its standard input ends.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def local_session(jars: Sequence[Path]) -> SparkSession:
         .master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # short work on a small machine: the best compiler would cost more than it gives
+        # the job is short: Java's best compiler would take more time than it saves
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        # as a mirror's small micro-batches have it: what Spark prepares costs more than the work
+        # as for a mirror's small micro-batches: Spark's preparations would take more time than the work
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.shuffle.partitions", "1")
@@ -54,7 +54,7 @@ def local_session(jars: Sequence[Path]) -> SparkSession:
 
 
 def _show_changes(changes: DataFrame, key: Sequence[str]) -> None:
-    """The newest changes: what happened, when, to which row, and its columns as JSON."""
+    """Print the newest changes: operation, time, key, and the row as JSON."""
     columns = [
         F.col("op"),
         F.timestamp_micros("writetime").alias("written"),
@@ -66,7 +66,7 @@ def _show_changes(changes: DataFrame, key: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """One table as Spark has read it: its records and its rows, both kept in memory, and how many they are."""
+    """One table as read by Spark: its records and its rows, both cached in memory, and their numbers."""
 
     table: TableJob
     changes: DataFrame
@@ -105,7 +105,7 @@ def main(job_file: Path, result_file: Path) -> None:
     job: Job = json.loads(job_file.read_text())
     spark = local_session([Path(jar) for jar in job["jars"]])
     sys.stdin.read()
-    # Most of the time of a small table is planned and compiled in one thread, so the tables are read beside each other.
+    # A small table needs most of its time for planning and compiling in one thread, so the tables are read in parallel.
     with ThreadPoolExecutor() as pool:
         tables = list(pool.map(partial(_read, spark, job), job["tables"]))
     result_file.write_text(json.dumps([_compare(job, each) for each in tables]))

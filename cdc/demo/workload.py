@@ -41,7 +41,7 @@ _WORDS: Final = ("amber", "basil", "cedar", "delta", "ember", "fjord", "grove", 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _CONCURRENCY: Final = 32
 
-# One change: CQL with ? marks, and its values. A batch of two statements is two changes.
+# One change: a CQL statement with ? marks, and its values.
 Statement = tuple[str, tuple[object, ...]]
 
 
@@ -63,7 +63,7 @@ class OrderKey:
 
 
 class Workload:
-    """Creates the tables and changes them; `changes` counts changed rows, one for each row a statement touches."""
+    """Creates the tables and changes their rows. `changes`: the number of statements; each changes one row."""
 
     def __init__(self, session: Session, *, seed: int, scale: int = 1) -> None:
         self._session = session
@@ -76,21 +76,21 @@ class Workload:
         self._skus = [f"{self._random.choice(_WORDS)}-{i:05}" for i in range(300 * scale)]
 
     def create_schema(self) -> None:
-        """Keyspace, user type and the three tables with cdc = true."""
+        """Create the keyspace, the user type and the three tables with cdc = true."""
         for statement in _SCHEMA:
             self._session.execute(statement)
 
     def first_half(self) -> None:
-        """Inserts into all tables, then updates and deletions."""
+        """Insert rows into all tables, then update rows and delete columns."""
         self._run(list(self._inserts()))
         self._run(list(self._changes(new_column=False)))
 
     def alter(self) -> None:
-        """ALTER TABLE ADD in mid-stream."""
+        """Add a column (ALTER TABLE) between the changes."""
         self._session.execute(_ALTER)
 
     def second_half(self) -> None:
-        """More changes, those of customers with the new column, and deletions among them."""
+        """Change rows, for customers the new column, and delete rows, all in random order."""
         statements = [*self._changes(new_column=True), *self._deletions()]
         self._random.shuffle(statements)
         self._run(statements)

@@ -74,7 +74,10 @@ def doctor(config: LineConfig) -> list[Section]:
 
 
 def agent_checks(config: AgentConfig) -> list[Section]:
-    """The checks of `cdc agent --check --connect`: the connections of one agent, with its credentials. Raises ConfigError."""
+    """The checks of `cdc agent --check --connect`: the connections of one agent, with its credentials.
+
+    Raises ConfigError.
+    """
     shared = {
         field.alias: getattr(config, name)
         for name, field in AgentConfig.model_fields.items()

@@ -23,7 +23,10 @@ _ORDER: Final = tuple(Level)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`subject` is the part that was checked, `text` its state, `remedy` what to do; empty if there is nothing to do."""
+    """The result of a check.
+
+    `subject`: the part that was checked. `text`: its state. `remedy`: what the user can do; empty if nothing is needed.
+    """
 
     level: Level
     subject: str

@@ -1,4 +1,7 @@
-"""The state of the whole pipeline now: all parts are queried at the same time; a part that does not answer is reported."""
+"""The present state of the whole pipeline.
+
+All parts are queried at the same time. A part that does not answer is reported.
+"""
 
 from __future__ import annotations
 

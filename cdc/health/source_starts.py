@@ -1,4 +1,4 @@
-"""Sources after a start of Pulsar: wait for those that are deployed, and restart those that the functions worker gave up."""
+"""Waits for the deployed sources after a start of Pulsar, and restarts those that the functions worker gave up."""
 
 from __future__ import annotations
 

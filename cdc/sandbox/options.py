@@ -45,7 +45,7 @@ class SandboxOptions:
     cassandra_settings: Mapping[str, Json] = field(default_factory=dict)
     """More settings of ``cassandra.yaml``, which replace the sandbox's own. The value None removes a setting."""
     cassandra_passwords: bool = False
-    """If True, nodes ask for a password and check the roles' rights (`PasswordAuthenticator`, `CassandraAuthorizer`)."""
+    """If True, nodes ask for passwords and check the roles' rights (`PasswordAuthenticator`, `CassandraAuthorizer`)."""
     cassandra_login: tuple[str, str] = DEFAULT_LOGIN
     """Name and password with which the sandbox checks that such nodes serve clients; by default the superuser's."""
     cassandra_tls: ssl.SSLContext | None = None

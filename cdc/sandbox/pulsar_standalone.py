@@ -37,8 +37,8 @@ _PROBE_TIMEOUT_S: Final = 5.0
 _CIRCLES: Final = 200
 
 PULSAR_START_ATTEMPTS: Final = 4
-"""Pulsar's parts wait only some seconds for each other. If ledgers are recovered after a kill on a loaded machine, a part
-may give up, and Pulsar ends with exit code 1. Deployments of Pulsar then start it again; so does the sandbox."""
+"""Pulsar's parts wait only some seconds for each other. If ledgers are recovered after a kill on a loaded machine, a
+part may give up, and Pulsar ends with exit code 1. Deployments of Pulsar then start it again; so does the sandbox."""
 
 
 class Pulsar(Server):

@@ -11,7 +11,7 @@ __all__ = ["config_option"]
 
 
 def _path(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """What `cdc agent --config FILE` has is for its subcommands, too, unless they have their own."""
+    """The path of `--config`. A subcommand without its own `--config` gets that of `cdc agent --config FILE`."""
     if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
         context.obj = path
     elif isinstance(context.obj, Path):

@@ -1,4 +1,4 @@
-"""`cdc agent resume-progress`: lets the progress of tables continue that stopped because their changes may be lost."""
+"""`cdc agent resume-progress`: continues the progress of tables, which stopped because changes may be lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cdc agent reprocess`: hands segments to an agent once more: those that it set aside, or archived ones."""
+"""`cdc agent reprocess`: gives an agent segments again: those that it has set aside, or archived ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def _hand_over(segment: str, errors: Path, again: Path) -> None:
     if "/" in segment or not set_aside.is_file():
         fetch_segment(segment, again)
         return
-    # Its copy is complete before it goes; a kill in between leaves both, which is no harm.
+    # The copy is complete before the segment is deleted. If this process is killed in between, both remain, which does
+    # no harm.
     fetch_segment(str(set_aside), again)
     set_aside.unlink()
     set_aside.with_name(segment + REASON_SUFFIX).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`cdc agent status`: one screen about the agent of this machine, from the file that it writes each second."""
+"""`cdc agent status`: one screen about the agent on this machine, from the file that it writes each second."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def status(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
 
 
 def render(status: AgentStatus, findings: Sequence[Finding], now_s: float, width: int = 80) -> list[str]:
-    """The screen, in lines that are broken between words at this width."""
+    """The lines of the screen, wrapped at this width."""
     lines = []
     for label, text in _lines(status, findings, now_s):
         lines += textwrap.wrap(
@@ -67,7 +67,7 @@ def _lines(status: AgentStatus, findings: Sequence[Finding], now_s: float) -> It
         yield "position", _position(status)
         yield from _now(status)
     else:
-        # Its last values are old: show only those that do not change while it is down.
+        # The last values are old: only those are shown that do not change while the agent does not run.
         yield "agent", f"pid {content['pid']}: NO CURRENT STATUS" if status.process_exists else "DOES NOT RUN"
         yield "node", str(content["node_id"] or "not known")
         yield "position", f"{_position(status)}, at {_minute(content['time'])} UTC"

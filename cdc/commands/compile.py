@@ -35,7 +35,7 @@ def compile_decoder(if_possible: bool) -> None:
     """
     missing = obstacle()
     rows = row_path.compiled_folder()
-    # Each build is a process that keeps one core busy.
+    # Each build is a process that uses one core.
     with ThreadPoolExecutor() as beside:
         done = [
             beside.submit(_build_native),
@@ -50,7 +50,10 @@ def compile_decoder(if_possible: bool) -> None:
 
 
 def _build_native() -> tuple[str, bool]:
-    """What became of it, and whether it is there. Without it nothing fails: the compiled decoder, or the plain one, does its work."""
+    """Build the native core. Return a text about the result, and True if it is built.
+
+    Nothing fails without it: the compiled or the plain decoder does its work.
+    """
     missing = native_obstacle()
     if native_folder().is_dir():
         missing = None
@@ -66,7 +69,7 @@ def _build_native() -> tuple[str, bool]:
 
 
 def _compile(name: str, is_there: bool, missing: str | None, build: Callable[[], object]) -> tuple[str, bool]:
-    """What became of it, and whether it is there."""
+    """Compile a part, unless it is compiled. Return a text about the result, and True if the part is compiled."""
     if not is_there and missing is not None:
         return f"{name}: runs uncompiled, which is slower: {missing}", False
     if not is_there:

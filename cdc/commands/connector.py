@@ -143,7 +143,7 @@ def list_expiries(
 
 
 def expiries_text(found: WaitingExpiries) -> str:
-    """For people."""
+    """The waiting expiries as a text for people."""
     if not found.keys:
         return "no keys wait for an expiry"
     until = datetime.fromtimestamp(found.until_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""`cdc decode`: the content of commit log segments, as JSON lines, for a person, or counted."""
+"""`cdc decode`: the content of commit log segments, as JSON lines, as readable text, or as counts."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def decode(
         start=start_position,
         only=tables_named(tables, table_names) if table_names else None,
         statistics=stats,
-        # Long values are for files; in a terminal a line stays a line.
+        # In a terminal, long lines are cut, so that each takes one line.
         width=shutil.get_terminal_size().columns if output_format == "pretty" and sys.stdout.isatty() else None,
     )
     for segment in segments:
@@ -138,7 +138,10 @@ def decode(
 
 @contextmanager
 def _unpacked(segment: Path) -> Iterator[Path]:
-    """The segment itself, or that of an archive, unpacked for the moment. Raises ArchiveError."""
+    """A context with the path of the segment. A compressed segment is unpacked into a temporary file.
+
+    Raises ArchiveError.
+    """
     if segment.suffix != ".zst":
         yield segment
         return

@@ -1,4 +1,4 @@
-"""`cdc demo`: the whole pipeline on the sandbox, every row compared."""
+"""`cdc demo`: runs the whole pipeline on the sandbox, and compares every row."""
 
 from __future__ import annotations
 

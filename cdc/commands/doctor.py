@@ -17,7 +17,7 @@ from cdc.health.turns import Turns
 
 __all__ = ["doctor"]
 
-# A start takes 5 to 15 s. What does not run after this time was given up.
+# A start takes 5 to 15 s. After this time, the worker has given up a source that does not run.
 _START_S: Final = 20.0
 
 

@@ -24,7 +24,10 @@ SOURCE_CONFIG_OPTION: Final = click.option(
 
 
 def hidden_columns(path: Path | None) -> HiddenColumns | None:
-    """None without a file, or where nothing is hidden. `sources get` prints the options as `configs`. Raises ConfigError."""
+    """The hidden columns; None without a file, or if no column is hidden.
+
+    The file has the options themselves, or, as `sources get` prints them, in `configs`. Raises ConfigError.
+    """
     if path is None:
         return None
     from source_connector.configuration.config import hidden_columns_of

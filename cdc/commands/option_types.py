@@ -11,10 +11,10 @@ __all__ = ["FiniteRange"]
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers, for options. Of itself click takes `nan` into every range, and `inf` into an open one."""
+    """A range of finite numbers, for options. Click's own range takes `nan`, and `inf` if it has no upper limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; a wrong one is a usage error."""
+        """Return the number. A wrong value is a usage error."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

@@ -1,4 +1,4 @@
-"""`cdc parked`: which mutations an agent could not understand, and which events no broker took, and why."""
+"""`cdc parked`: mutations that an agent could not decode, with the reasons, and events too large for the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from schemas.system_schema import SystemSchemaError
 
 __all__ = ["parked"]
 
-# Below it a table of seven columns cannot be read any more.
+# On a narrower terminal, a table of seven columns is not readable.
 _WIDE: Final = 110
 
 
@@ -60,7 +60,7 @@ def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None
 
 
 def _table_names(working_dir: Path) -> Mapping[UUID, str]:
-    """Of every table that the agent has known; none where its schema history cannot be read."""
+    """Names of all tables that the agent has known, by id; empty if its schema history cannot be read."""
     path = working_dir / "schema.sqlite"
     try:
         tables = read_newest_tables(path) if path.exists() else {}

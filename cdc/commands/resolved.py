@@ -1,4 +1,4 @@
-"""`cdc resolved`: until when each table is complete, for people, for programs, and for Prometheus."""
+"""`cdc resolved`: the time until which each table is complete, for people, for programs, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _age_s(time_ms: int) -> float:
 
 
 class _Ages(Collector):
-    """Looks at each scrape; one at a time."""
+    """Reads the resolved timestamps at each scrape, one scrape at a time."""
 
     def __init__(self, config: LineConfig, tables: tuple[str, ...]) -> None:
         self._config: Final = config
@@ -96,9 +96,9 @@ class _Ages(Collector):
         self._problem: str | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """The ages. A table whose resolved timestamp is not known has none, and Pulsar's absence is `cdc_resolved_up 0`.
+        """The metrics. A table without a known resolved timestamp has no age. After an error `cdc_resolved_up` is 0.
 
-        Whatever fails is reported, once, on stderr.
+        An error is reported on stderr, once until it changes or a scrape succeeds.
         """
         ages = GaugeMetricFamily(
             "cdc_resolved_age_seconds",
@@ -128,7 +128,7 @@ class _Ages(Collector):
         yield from (ages, known, up)
 
     def describe(self) -> list[Metric]:
-        """None in advance: to register it must not ask Pulsar."""
+        """No metrics, so that the registration of this collector does not ask Pulsar."""
         return []
 
     def _report(self, problem: str) -> None:

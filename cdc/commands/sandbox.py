@@ -1,4 +1,4 @@
-"""`cdc sandbox up | status | start | stop | kill | down`: real servers on this machine, for as long as the user wants them."""
+"""`cdc sandbox up | status | start | stop | kill | down`: real servers on this machine, until the user ends them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,10 @@ def down(folder: Path, remove: bool, as_json: bool) -> None:
 
 
 def _wait_for_sources(folder: Path) -> Mapping[str, str]:
-    """Reason by name, of each source of the sandbox's Pulsar that does not run. Pulsar may not answer after its start."""
+    """Wait for the sources of the sandbox's Pulsar. Return a text by source: empty, or why it does not run.
+
+    If Pulsar does not answer, this is printed, and there is no text.
+    """
     try:
         return wait_for_sources(line_of(None, folder), lambda line: click.echo(line, err=True))
     except PulsarServiceError as error:
@@ -209,7 +212,7 @@ def _end(name: str, folder: Path, end: Callable[[DetachedServer], None], word: s
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a folder with other files, because `down --remove` would remove them."""
+    """Make the folder. Raise ConfigError if it has other files, because `down --remove` would remove them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in {"logs", "lock", "control.sock"})
@@ -240,7 +243,7 @@ def _pid(status: ServerStatus) -> int | None:
 
 
 def _print(statuses: list[ServerStatus]) -> None:
-    """One block a server, a line a fact: it stays readable on the narrowest terminal."""
+    """Print one block for each server, with one fact on each line, so that it is readable on a narrow terminal."""
     for status in statuses:
         server = status.server
         pid = "" if status.condition == "stopped" else f", pid {_pid(status)}"

@@ -1,4 +1,4 @@
-"""The jars that Spark's commands need, from the cache of artifacts: fetched and verified once a machine."""
+"""The jars that Spark's commands need, from the cache of artifacts: fetched and verified once for each user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from schemas.errors import ConfigError
 
 __all__ = ["cached_jars"]
 
-# Line of Spark -> artifact sets: spark-avro, Delta Lake, Iceberg. The first one of 3.5 has Delta Lake and the connector, too.
+# Line of Spark -> artifact sets: spark-avro, Delta Lake, Iceberg. For Spark 3.5, the set `spark35` has spark-avro,
+# Delta Lake and the connector.
 _SETS: Final = {
     "3.5": ("spark35", "spark35", "spark35-iceberg"),
     "4.1": ("spark-avro", "spark-delta", "spark-iceberg"),
@@ -20,11 +21,11 @@ _SETS: Final = {
 
 
 def cached_jars(line: str, *, delta: bool, iceberg: bool) -> tuple[Path, ...]:
-    """Their files; none where they are not there and cannot be fetched (no Maven, no network): Spark then tries by itself.
+    """The files of the jars; empty if they cannot be fetched (no Maven, no network). Spark then fetches them itself.
 
-    Sets that are there already come along: with the same class path all commands share one archive of classes.
-    Spark's own way, Ivy, writes pages to the terminal, asks the network at each start, and fails where Maven has left the
-    description of a package without its file.
+    Sets that are in the cache already are added, so that all commands have the same class path, and share one archive
+    of classes. Spark fetches with Ivy, which writes much to the terminal, uses the network at each start, and fails if
+    Maven has left the description of a package without its file.
     """
     sets = dict.fromkeys(name for name in _SETS.get(line, ()) if name is not None)
     avro, delta_set, iceberg_set = _SETS.get(line, (None, None, None))

@@ -34,7 +34,8 @@ __all__ = [
     "together",
 ]
 
-# Java's first compiler alone. In runs of up to 200,000 records the second one costs more than it saves (docs/spark.md).
+# Java's first compiler alone. In runs of up to 200,000 records the second one takes more time than it saves
+# (docs/spark.md).
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 
@@ -79,18 +80,18 @@ SESSION_OPTIONS = together(
 
 
 def cassandra_options(command: _Command) -> _Command:
-    """The options that say where Cassandra is, and which table; the command gets the former as `access`."""
+    """Add the options for the connection to Cassandra and the table. The command gets the connection as `access`."""
     return _TABLE_OPTION(cluster_options(command))
 
 
 def cluster_options(command: _Command) -> _Command:
-    """The options that say where Cassandra is; the command gets them as `access`."""
+    """Add the options for the connection to Cassandra. The command gets them as `access`."""
     point = click.option(*_CONTACT_POINT, required=True, multiple=True, help="A node of Cassandra.")
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
 
 def optional_cluster_options(command: _Command) -> _Command:
-    """The same for a command that needs no Cassandra: `access` is None without a contact point."""
+    """Add the same options to a command that may run without Cassandra: `access` is None without a contact point."""
     point = click.option(*_CONTACT_POINT, multiple=True, help="A node of Cassandra, with --resync.")
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
@@ -143,7 +144,7 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def read_options(service_url: str, admin_url: str, more: tuple[str, ...], **others: str | None) -> dict[str, str]:
-    """The data source's options for a read that ends; those of `others` that are None are left out. Raises ConfigError.
+    """The data source's options for a batch read. Options in `others` that are None are left out. Raises ConfigError.
 
     `more` may be the options of the table's mirror: limits of micro-batches and a checkpoint are left out.
     """
@@ -154,7 +155,10 @@ def read_options(service_url: str, admin_url: str, more: tuple[str, ...], **othe
 
 
 def may_be_iceberg(target: str) -> bool:
-    """Whether the tables below a mirror's folder are Iceberg's, or may be if it is not known before Spark has started."""
+    """Return True if the tables below a mirror's folder are Iceberg's.
+
+    Also True if their format is not known before Spark has started, and this Spark can have Iceberg.
+    """
     from spark_bridge.jobs.mirror_state import known_format
     from spark_bridge.spark_line import HAS_ICEBERG
 
@@ -178,7 +182,10 @@ def check_topics(options: Mapping[str, str]) -> None:
 
 
 def resolved_ms(options: Mapping[str, str]) -> int | None:
-    """Until when the topic of the options is complete, in milliseconds since the epoch; None: not known. Raises ConfigError."""
+    """The time until which the topic of the options is complete, in milliseconds since the epoch; None if not known.
+
+    Raises ConfigError.
+    """
     from spark_bridge.errors import SparkBridgeError
     from spark_bridge.topics.options import BridgeOptions
     from spark_bridge.topics.resolved import ResolvedTimestamps, table_of
@@ -194,9 +201,10 @@ def resolved_ms(options: Mapping[str, str]) -> int | None:
 def open_session(
     jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, is_short: bool = False
 ) -> SparkSession:
-    """A session with Delta Lake, and Iceberg if asked; under spark-submit the master is what that says. Raises SparkJobError.
+    """A session with Delta Lake, and with Iceberg if `iceberg`. Raises SparkJobError.
 
-    `is_short`: most runs of the command take less than a minute.
+    Under spark-submit, the default of `master` is the one that spark-submit has set. `is_short`: most runs of the
+    command take less than a minute.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
@@ -210,7 +218,7 @@ def open_session(
     if not jars and not is_submitted:
         jars = cached_jars(LINE, delta=True, iceberg=iceberg)
     builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
-    if is_short and configured_elsewhere() is None:  # which may have options of Java, too
+    if is_short and configured_elsewhere() is None:  # another configuration may have Java options, too
         builder = builder.config("spark.driver.defaultJavaOptions", _SHORT_RUN)
     if master or not is_submitted:
         builder = builder.master(master or "local[*]")
@@ -221,7 +229,7 @@ def open_session(
         where = f"JAVA_HOME is {java}" if java else "JAVA_HOME is not set"
         text = f"Spark's Java did not start ({where}); install a JDK 17, or set JAVA_HOME to one: {_reason_of(error)}"
         raise SparkJobError(text) from error
-    except Py4JError as error:  # of a master that is none, for example
+    except Py4JError as error:  # for example for an invalid master
         raise SparkJobError(_reason_of(error)) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -229,7 +237,7 @@ def open_session(
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Spark's errors, and those of Java that PySpark passes on as they are, become a SparkJobError."""
+    """Raise a SparkJobError for Spark's errors, and for Java's errors that PySpark passes on unchanged."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -240,7 +248,9 @@ def spark_errors() -> Iterator[None]:
 
 
 def _reason_of(error: Exception) -> str:
-    """Our own line of a Python traceback that Spark passes on, else Spark's first line, or that of Java's error."""
+    """One line with the reason: this project's own error in a Python traceback that Spark passes on, else Spark's or
+    Java's first line.
+    """
     from spark_bridge.errors import reason_of_spark
 
     return reason_of_spark(str(getattr(error, "java_exception", error)))

@@ -1,4 +1,4 @@
-"""`cdc spark prepare`: what makes Spark's commands start faster on this machine."""
+"""`cdc spark prepare`: prepares this machine, so that Spark's commands start faster."""
 
 from __future__ import annotations
 

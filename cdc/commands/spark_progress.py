@@ -1,4 +1,4 @@
-"""Spark's progress for a user at a terminal: the job, its tasks, the time."""
+"""Shows Spark's progress to a user at a terminal: the job, its tasks, the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY_S: Final = 0.5
 
 @contextmanager
 def spark_progress(session: SparkSession, what: str) -> Iterator[None]:
-    """One line that changes, on a terminal's stderr; nothing elsewhere."""
+    """Show the progress in one line of a terminal's stderr during the context. Without a terminal, show nothing."""
     if not sys.stderr.isatty():
         yield
         return
@@ -50,7 +50,10 @@ def _tasks(context: SparkContext) -> str:
 
 
 def tasks_text(stages: list[tuple[int, int]]) -> str:
-    """`, 12 of 200 tasks` of the stages that run, given as done and all; what the driver alone does has none."""
+    """`, 12 of 200 tasks` for the stages that run, each given as tasks done and all tasks.
+
+    `, planning` without a stage: then only the driver works.
+    """
     if not stages:
         return ", planning"
     done, every = (sum(each) for each in zip(*stages, strict=True))

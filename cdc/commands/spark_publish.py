@@ -1,4 +1,4 @@
-"""`cdc spark publish`: a mirror's change log as topics for any consumer."""
+"""`cdc spark publish`: publishes a mirror's change log to topics for any consumer."""
 
 from __future__ import annotations
 

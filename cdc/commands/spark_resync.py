@@ -1,4 +1,4 @@
-"""`cdc spark resync`: publishes again what gaps may have lost, and closes them."""
+"""`cdc spark resync`: publishes the changes again that gaps may have lost, and closes the gaps."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def resync_command(
         raise ConfigError.of("--table", f"{wrong[0]!r} is not KEYSPACE.TABLE")
     options = read_options(service_url, admin_url, more, eventsTopicPrefix=events_prefix)
     hidden = hidden_columns(source_config)
-    # Before Spark, which takes longer to start than most runs with nothing to do.
+    # Asked before Spark starts, because the start takes longer than a run with nothing to do.
     gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}))
     if not any(not tables or each.table_name in tables for each in gaps.open_gaps()):
         _print(ResyncReport(tables=(), foreign_messages=gaps.foreign_messages, seconds=0.0), as_json=as_json)
@@ -144,7 +144,7 @@ def resync_command(
 
 
 def report_lines(report: ResyncReport) -> Iterator[str]:
-    """A line for each table and outcome."""
+    """A line for each table and outcome, and one for foreign messages."""
     if not report.tables:
         yield "no gap is open: nothing to do"
     for each in report.tables:

@@ -199,7 +199,7 @@ def latest_command(
             else:
                 rows = fresh_table(session, options, target, static_columns=statics)
             if output is None:
-                # not toJSON, which warns of what it will be one day
+                # not toJSON, which warns that its result will change
                 lines += [row.line for row in rows.limit(limit).selectExpr("to_json(struct(*)) AS line").collect()]
             else:
                 rows.write.format(output_format).mode("errorifexists").save(output)
@@ -238,7 +238,7 @@ class _JobOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Healing:
-    """Where Cassandra is, if gaps shall be closed, and what the source hides."""
+    """For --resync: the connection to Cassandra, and the columns that the source hides."""
 
     access: CassandraAccess | None = None
     hidden: HiddenColumns | None = None

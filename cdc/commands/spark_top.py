@@ -1,4 +1,4 @@
-"""`cdc spark top`: what happens on data topics, for the terminal."""
+"""`cdc spark top`: shows the activity on data topics in the terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def top_command(
 
 
 def _counted(options: Mapping[str, str], minutes: float) -> list[TopicActivity]:
-    """With one line that changes on a terminal's stderr."""
+    """The activity of the topics. A terminal's stderr shows the progress of reading."""
     from spark_bridge.rows.topic_activity import count_activity
 
     if not sys.stderr.isatty():
@@ -86,9 +86,10 @@ def _counted(options: Mapping[str, str], minutes: float) -> list[TopicActivity]:
 
 
 def summary_lines(found: Sequence[TopicActivity], complete: Mapping[str, str]) -> Iterator[str]:
-    """A few lines a topic, for a terminal of 80 columns. `complete`: until when, as text, by topic.
+    """A few lines for each topic, for a terminal of 80 columns.
 
-    A topic's name is never cut: it stands alone on its line.
+    `complete`: the time until which each topic is complete, as text, by topic. A topic's name is alone on its line, and
+    is never cut.
     """
     if not found:
         yield "no record"

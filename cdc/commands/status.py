@@ -53,7 +53,7 @@ def status(context: click.Context, path: Path | None, watch: bool, interval: flo
 
 
 def report(sections: list[Section], *, as_json: bool) -> None:
-    """Print what was found: verdict and time, then every section."""
+    """Print the verdict and the time, then all sections."""
     every = [each for section in sections for each in section.findings]
     moment = datetime.now(UTC)
     if as_json:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a request to finish what is begun."""
+"""Takes SIGTERM and Ctrl-C as a request to finish the current work and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["stopped_by_signals"]
 
 @contextmanager
 def stopped_by_signals(is_asked: bool) -> Iterator[threading.Event]:
-    """Yields an event that the first SIGTERM or Ctrl-C sets, if `is_asked`; a second signal has its usual effect."""
+    """Yield an event, which the first SIGTERM or Ctrl-C sets if `is_asked`. A second signal has its usual effect."""
     stopping = threading.Event()
     if not is_asked:
         yield stopping

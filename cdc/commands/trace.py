@@ -1,4 +1,4 @@
-"""`cdc trace` and `cdc resend`: where the changes of one row went, and the row once more."""
+"""`cdc trace` and `cdc resend`: show where the changes of one row went, and publish the row once more."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from schemas.errors import ConfigError
 __all__ = ["resend", "trace"]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-# Those at which a row can be read.
+# The consistency levels at which a row can be read.
 _LEVELS: Final = (
     "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL",
 )  # fmt: skip
-# A negative number in a key is no option.
+# A negative number in a key is not taken for an option.
 _KEYS: Final = {"ignore_unknown_options": True}
 
 
 class _KeyCommand(click.Command):
-    """Takes unknown options for words of the key, but no word that begins with `--` and a letter."""
+    """A command that takes unknown options for words of the key, except words that begin with `--` and a letter."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does. What stands behind `--` is no option. Raises click.NoSuchOption."""
+        """Parse as click does. Words behind `--` are no options. Raises click.NoSuchOption."""
         known = [name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)]
         for word in itertools.takewhile(lambda each: each != "--", args):
             name = word.partition("=")[0]
@@ -61,7 +61,7 @@ def _level(context: click.Context, parameter: click.Parameter, text: str) -> str
 
 
 def _step(name: str) -> None:
-    """Progress for a user at a terminal."""
+    """Print the name of the part that is read, for a user at a terminal."""
     if sys.stderr.isatty():
         click.echo(f"reading {name}", err=True)
 

@@ -12,11 +12,11 @@ __all__ = ["exit_code", "report_lines"]
 
 _DIFFER: Final = 1
 _NOT_SURE: Final = 3
-"""2 is for wrong usage, as of every command."""
+"""The exit code 2 is for wrong usage, as for all commands."""
 
 
 def report_lines(table: str, report: VerifyReport) -> Iterator[str]:
-    """A line for each row that differs or still changed, and at last a summary."""
+    """A line for each row that differs, was still changing or cannot be sent again, and a summary as the last line."""
     for each in report.differences:
         columns = f" in {', '.join(each.columns)}" if each.columns else ""
         times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
@@ -38,7 +38,7 @@ def report_lines(table: str, report: VerifyReport) -> Iterator[str]:
 
 
 def exit_code(report: VerifyReport) -> int:
-    """0: every row is equal; 1: rows differ; 3: none is known to, but some still changed or were left out."""
+    """0: all rows are equal. 1: rows differ. 3: no row is known to differ, but some still changed or were left out."""
     if report.differences:
         return _DIFFER
     return _NOT_SURE if report.unsettled or report.left_out else 0

@@ -44,9 +44,9 @@ class PulsarUrls(Protocol):
 
 
 class AgentProcess:
-    """One agent, started as a user would: `cdc agent --config agent.yaml`. It ends with the process that started it.
+    """One agent, started as by a user: `cdc agent --config agent.yaml`. It ends with the process that started it.
 
-    `directory` holds agent.yaml, agent.log (of all its runs) and the working directory.
+    `directory` has agent.yaml, agent.log (of all runs) and the working directory.
     """
 
     def __init__(self, directory: Path, options: Mapping[str, object]) -> None:
@@ -55,7 +55,7 @@ class AgentProcess:
         self.log: Final = directory / "agent.log"
         self.config: Final = directory / "agent.yaml"
         self.environment: Mapping[str, str] = {}
-        """Variables of the next start, over those of this process."""
+        """Environment variables for the next start, in addition to those of this process."""
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         # Several agents may run on this machine: each takes a free port for its metrics.
@@ -63,7 +63,7 @@ class AgentProcess:
 
     @classmethod
     def for_node(cls, node: CassandraNode, pulsar: PulsarUrls, directory: Path, **options: object) -> Self:
-        """An agent beside this node; `options` are those of agent.yaml, over the ones that follow from the servers."""
+        """An agent for this node. `options`: for agent.yaml; they replace the ones that follow from the servers."""
         return cls(
             directory,
             {
@@ -77,23 +77,26 @@ class AgentProcess:
         )
 
     def configure(self, options: Mapping[str, object]) -> None:
-        """Write agent.yaml anew; the next start reads it."""
+        """Write agent.yaml with these options. The next start reads it."""
         self.config.write_text(yaml.safe_dump(dict(options)), encoding="utf-8")
 
     @property
     def pid(self) -> int:
-        """Process id of the last start; raises SandboxError before the first."""
+        """Process id of the last start. Raises SandboxError before the first start."""
         if self._process is None:
             raise SandboxError("the agent was never started")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start and return when the agent runs; servers need not be up. Raises SandboxError with the log's tail."""
+        """Start the agent, and return when it has written its status. The servers need not run.
+
+        Raises SandboxError with the log's tail.
+        """
         self.launch()
         process = self._process
         assert process is not None
@@ -104,7 +107,7 @@ class AgentProcess:
             time.sleep(_LOOK_S)
 
     def launch(self) -> None:
-        """Start and return at once. Raises SandboxError when it runs already."""
+        """Start the agent, and return at once. Raises SandboxError if it runs already."""
         if self.running:
             raise SandboxError(f"the agent of {self.directory} runs already")
         command = [
@@ -138,11 +141,11 @@ class AgentProcess:
         return int(self.status()["metrics"][name])
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Stop in order (SIGTERM); the exit code."""
+        """Stop the agent by SIGTERM, and return its exit code. Raises SandboxError if it does not stop in time."""
         return self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> int:
-        """End at once, as by kill -9; the exit code."""
+        """End the agent at once, as by kill -9, and return its exit code."""
         return self._end(signal.SIGKILL, _KILL_TIMEOUT_S)
 
     def send_signal(self, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""HelpfulGroup: a group of commands that names the command that was meant, and shows whole sentences in its help."""
+"""HelpfulGroup: a group of commands that suggests the command for a mistyped name, and shows whole sentences as help."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WHOLE: Final = 1_000
 
 
 class HelpfulGroup(click.Group):
-    """A group that says which command was meant by one that does not exist."""
+    """A group of commands. For a command that does not exist, it suggests the one with the most similar name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. The command that was meant may be any, also one that is not loaded. Raises click.UsageError."""
+        """Resolve as click does. Commands that are not loaded are suggested, too. Raises click.UsageError."""
         names = self.list_commands(ctx)
         # While a shell completes a line, click looks up names that are not complete. An error would end up in that line.
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
@@ -28,7 +28,7 @@ class HelpfulGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first sentence of each command, whole. Click would cut it at the end of the line."""
+        """Write the first sentence of each command in full. Click would cut it at the end of the line."""
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = [(name, each.get_short_help_str(_WHOLE)) for name, each in found.items() if each and not each.hidden]
         with formatter.section("Commands"):

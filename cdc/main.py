@@ -1,7 +1,7 @@
-"""The command line `cdc`: one group, one module of `cdc.commands` per subcommand, loaded when it is called.
+"""The command line `cdc`: a group whose subcommands are modules of `cdc.commands`, imported when they are called.
 
-Exit codes: 0 done, 1 failed, 2 wrong configuration or usage. A mistake of the user is one line an error, never a
-traceback; `--debug` shows the traceback as well.
+Exit codes: 0 done, 1 failed, 2 wrong configuration or usage. A user's mistake is reported in one line for each error,
+without a traceback; `--debug` shows the traceback as well.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def run(command: click.Command, name: str) -> NoReturn:
-    """Run a command and end the process: errors become one line each and an exit code."""
+    """Run a command, and end the process with its exit code. Expected errors are printed in one line each."""
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(command(prog_name=name, standalone_mode=False) or 0)
@@ -121,7 +121,10 @@ def run(command: click.Command, name: str) -> NoReturn:
 
 
 def _is_from_outside(error: Exception) -> bool:
-    """An error of files or servers that no command has foreseen. Pulsar's client may not be imported, so its name has to do."""
+    """Return True for an error of files or of Pulsar that no command handles.
+
+    Pulsar's errors are known by the name of their module, because its client may not be imported.
+    """
     return isinstance(error, OSError) or type(error).__module__ == "_pulsar"
 
 

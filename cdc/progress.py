@@ -1,4 +1,4 @@
-"""Shows the steps of a long start: a table with spinners in a terminal, one line a step elsewhere, nothing if quiet."""
+"""Shows the steps of a long start: a table with spinners in a terminal, one line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["progress_display"]
 
 @contextmanager
 def progress_display(*, quiet: bool) -> Iterator[Progress]:
-    """Gives the function to call for each step; everything is printed on stderr."""
+    """Yield the function to call for each step. Everything is printed on stderr; nothing is printed if `quiet`."""
     console = Console(stderr=True)
     if quiet:
         yield lambda name, step: None

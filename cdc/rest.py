@@ -16,8 +16,9 @@ _TIMEOUT_S: Final = 60
 def rest() -> httpx.Client:
     """The one client of this process, for any thread.
 
-    `httpx.get` makes one for each request, which reads all certificates of the system: 20 ms of CPU and more, taken from the
-    servers that are waited for. A connection serves one request, for its server may be another one by the next.
+    `httpx.get` makes a client for each request. Each client reads all certificates of the system, which takes 20 ms of
+    CPU or more from the servers that are starting. A connection serves only one request, because the server may have
+    been restarted before the next one.
     """
-    # A proxy of the user's network knows nothing of our loopback.
+    # No proxy from the environment: it does not know this machine's loopback addresses.
     return httpx.Client(timeout=_TIMEOUT_S, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))

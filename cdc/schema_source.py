@@ -1,7 +1,7 @@
-"""The schema that `cdc decode` reads with: from a file, or from a node, which can also be saved as such a file.
+"""The schema for `cdc decode`: from a file, or from a node. A node's schema can be saved as such a file.
 
-The file is plain JSON, an object of lists of row objects as `SELECT` from `system_schema` gives them: sets and lists as
-arrays, maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in Z.
+The file is a JSON object with lists of rows, as `SELECT` from `system_schema` returns them: sets and lists as arrays,
+maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in Z.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ContactPoint", "SchemaFetchError", "fetch_schema", "load_schema", "p
 
 _DEFAULT_PORT: Final = 9042
 _CONNECT_TIMEOUT_S: Final = 10.0
-# How a SQLite file begins.
+# The first bytes of a SQLite file.
 _SQLITE: Final = b"SQLite format 3\0"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ ContactPoint = tuple[str, int]
 
 
 class SchemaFetchError(CdcError):
-    """A node does not return its schema: which node, and why."""
+    """A node does not return its schema. The text says which node, and why."""
 
 
 def load_schema(path: Path) -> dict[UUID, TableMetadata]:
@@ -63,7 +63,7 @@ def load_schema(path: Path) -> dict[UUID, TableMetadata]:
 
 
 def _newest_tables(schema: ArchivedSchema) -> dict[UUID, TableMetadata]:
-    # In the order of time, so that the newest of each stays.
+    # Sorted by time, so that the newest definition of each table remains.
     definitions = sorted(schema.definitions, key=lambda each: each.key)
     return {each.table_id: tables_of(each.rows)[each.table_id] for each in definitions}
 
@@ -88,7 +88,7 @@ def parse_contact_point(text: str) -> ContactPoint:
 
 
 def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | None = None) -> SystemSchema:
-    """The rows of a node's `system_schema`, as a schema file holds them. Raises SchemaFetchError."""
+    """The rows of a node's `system_schema`, in the form of a schema file. Raises SchemaFetchError."""
     from cassandra import DriverException, OperationTimedOut, RequestExecutionException
     from cassandra.auth import PlainTextAuthProvider
     from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
@@ -138,12 +138,12 @@ def _json_value(value: object) -> object:
         case Sequence() | set() | frozenset():
             return [_json_value(each) for each in value]
         case _:
-            # The driver's SortedSet is neither of these.
+            # The driver's SortedSet is none of these types.
             return list(map(_json_value, value)) if hasattr(value, "__iter__") else value
 
 
 def _iso_time(blob: bytes) -> str:
-    """ISO 8601, or the hex of the blob for what a calendar cannot hold: any number may stand there."""
+    """The time as ISO 8601. The blob as hex if its number of milliseconds is beyond the calendar."""
     milliseconds = int.from_bytes(blob, "big", signed=True)
     try:
         return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat().replace("+00:00", "Z")

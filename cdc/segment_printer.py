@@ -1,4 +1,4 @@
-"""Segments to lines of text, one mutation at a time: the work of `cdc decode`."""
+"""Prints segments as lines of text, one mutation at a time, for `cdc decode`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _Formatter = Callable[[str, CommitLogEntry, Mutation], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPosition:
-    """Where `--from` starts: a place in one segment, and all of those behind it."""
+    """The start of `--from`: a position in a segment. Later segments are printed completely."""
 
     segment_id: int
     position: int
 
     @classmethod
     def parse(cls, text: str) -> StartPosition:
-        """`SEGMENT:POSITION`, the segment by its id or by the name of its file. Raises ConfigError."""
+        """Parse `SEGMENT:POSITION`, with the segment's id or the name of its file. Raises ConfigError."""
         found = _START.fullmatch(text)
         if found is not None and found["id"]:
             return cls(segment_id=int(found["id"]), position=int(found["position"]))
@@ -59,7 +59,7 @@ class StartPosition:
         return cls(segment_id=named[1], position=int(found["position"]))
 
     def position_in(self, segment: Path) -> int | None:
-        """Where to start in a segment; None to pass over it. A file whose name holds no id is read whole."""
+        """The position where to start in a segment; None to skip it. A file without an id in its name is read whole."""
         named = file_id(segment.name)
         if named is None or named[1] > self.segment_id:
             return 0
@@ -67,7 +67,10 @@ class StartPosition:
 
 
 def tables_named(tables: Mapping[UUID, TableMetadata], names: Collection[str]) -> frozenset[UUID]:
-    """Ids of the tables that are meant by `keyspace.table` or `table`. Raises ConfigError with all that are not there."""
+    """Ids of the tables with these names, as `keyspace.table` or `table`.
+
+    Raises ConfigError with all names that are not in the schema.
+    """
     by_name = {
         name: frozenset(each.table_id for each in tables.values() if name in (each.name, each.full_name))
         for name in names
@@ -79,9 +82,9 @@ def tables_named(tables: Mapping[UUID, TableMetadata], names: Collection[str]) -
 
 
 class SegmentPrinter:
-    """Prints segments one after the other. `failed` is True when something in them could not be read.
+    """Prints segments one after the other. `failed` is True after a part of a segment could not be read.
 
-    With `statistics`, mutations are counted instead of printed. `only` leaves out what is of other tables.
+    With `statistics`, mutations are only counted. `only`: ids of tables; updates of other tables are left out.
     """
 
     def __init__(
@@ -108,9 +111,9 @@ class SegmentPrinter:
         self.failed = False
 
     def print_segment(self, path: Path) -> SegmentStats | None:
-        """Its statistics; None when it lies before the start.
+        """Print a segment, and return its statistics; None if it is before the start.
 
-        A bad mutation is reported and the next one printed; at a bad frame the segment ends.
+        After a bad mutation, which is reported, the next one is printed. After a bad frame, the segment is not read on.
         """
         start = 0 if self._start is None else self._start.position_in(path)
         if start is None:
@@ -131,7 +134,7 @@ class SegmentPrinter:
         return stats
 
     def summary(self) -> list[str]:
-        """The skipped entries, for stderr."""
+        """A line about the skipped mutations, for stderr."""
         count = self._unknown_tables.total()
         if not count:
             return []
@@ -154,7 +157,7 @@ class SegmentPrinter:
         except CommitLogReadError as error:
             self._report(error.with_location(reader.name, entry.position), stats)
         except CqlValueError as error:
-            # An event's key that its types refuse.
+            # A value of an event's key does not fit its type.
             reason = CommitLogReadError(str(error), segment=reader.name, position=entry.position)
             self._report(reason.because(error), stats)
         else:

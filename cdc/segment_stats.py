@@ -15,13 +15,17 @@ __all__ = ["SegmentStats", "TableStats"]
 
 _NAME_COLUMN = "table"
 _COLUMNS = ("mutations", "rows", "cells", "deletions", "bytes")
-# Long.MIN_VALUE is no time of a write.
+# Long.MIN_VALUE: no write has this time.
 _NO_TIME = -0x8000_0000_0000_0000
 
 
 @dataclass(slots=True, kw_only=True)
 class TableStats:
-    """Counts of one table. `deletions` are of rows, ranges and partitions; `bytes` of whole mutations that name the table."""
+    """Counts of one table.
+
+    `deletions`: of rows, ranges and partitions. `bytes`: the sizes of the complete mutations that have an update of the
+    table.
+    """
 
     mutations: int = 0
     rows: int = 0
@@ -42,26 +46,26 @@ class TableStats:
 
 @dataclass(slots=True, kw_only=True)
 class SegmentStats:
-    """One segment. Times are of writes, as their timestamps say, which clients may choose: microseconds."""
+    """Statistics of one segment. Times are write timestamps in microseconds, which clients may choose."""
 
     name: str
     file_size: int = 0
     version: int | None = None
     encoding: str = ""
     position: int = 0
-    """Where reading ended."""
+    """The position where reading ended."""
     mutations: int = 0
     skipped: int = 0
     """Mutations of tables that are not in the schema."""
     faults: int = 0
-    """What could not be read."""
+    """Number of places that could not be read."""
     earliest_us: int | None = None
     latest_us: int | None = None
     decode_seconds: float = 0.0
     tables: dict[UUID, tuple[str, TableStats]] = field(default_factory=dict)
 
     def describe(self, descriptor: CommitLogDescriptor) -> None:
-        """The content of the header."""
+        """Take version and encoding from the segment's header."""
         self.version = descriptor.version
         self.encoding = descriptor.encryption or descriptor.compression or "plain"
 
@@ -79,7 +83,7 @@ class SegmentStats:
                     self.latest_us = timestamp if self.latest_us is None else max(self.latest_us, timestamp)
 
     def lines(self) -> Iterator[str]:
-        """For a person; names of tables stand last, so that long ones break nothing."""
+        """The statistics as lines of text. Names of tables are the last column, so that long names break nothing."""
         yield self.name
         if self.version is not None:
             yield f"  version {self.version}, {self.encoding}, {self.file_size:,} bytes, read to position {self.position:,}"
@@ -93,7 +97,7 @@ class SegmentStats:
             yield from _table_lines(sorted(self.tables.values(), key=lambda named: named[0]))
 
     def as_json(self) -> dict[str, object]:
-        """For a program."""
+        """The statistics as an object for JSON."""
         tables = [
             {"table": name, "table_id": str(table_id)} | {column: getattr(table, column) for column in _COLUMNS}
             for table_id, (name, table) in sorted(self.tables.items(), key=lambda item: item[1][0])

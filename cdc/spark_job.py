@@ -1,4 +1,6 @@
-"""The Spark jobs under spark-submit, which takes a file: `spark-submit [its options] cdc/spark_job.py mirror [options]`.
+"""The Spark jobs for spark-submit, which needs a file.
+
+    spark-submit [its options] cdc/spark_job.py mirror [options]
 
 The options and the exit codes are those of `cdc spark`.
 """

@@ -47,7 +47,7 @@ def _row_differences(expected: Row, found: Row) -> list[str]:
 
 
 def _comparable(value: object) -> object:
-    """The value in a form that both sides share: text for uuids, UTC for times, dictionaries for maps and user types."""
+    """The value in the form of both sides: text for uuids, UTC for times, dictionaries for maps and user types."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, datetime):

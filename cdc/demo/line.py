@@ -1,4 +1,4 @@
-"""The whole pipeline on a sandbox: servers, one agent, one source for a keyspace, deployed as a user would deploy them."""
+"""The whole pipeline on a sandbox: servers, an agent, and a source for a keyspace, deployed as a user would do it."""
 
 from __future__ import annotations
 
@@ -176,9 +176,9 @@ class Line:
     def _restart_if_it_cannot_start(self, name: str) -> None:
         """Do `pulsar-admin sources restart` if an instance ended and cannot start again.
 
-        The functions worker chooses a port for each process when the source is created. It starts an ended process again
-        and again with the same port, even if another connection has taken this port. A restart of the source chooses
-        another port.
+        The functions worker chooses a port for each process when the source is created. It starts an ended process
+        again and again with the same port, even if another connection has taken this port. A restart of the source
+        chooses another port.
         """
         url = f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{name}"
         response = rest().get(f"{url}/status", timeout=_ADMIN_TIMEOUT_S).raise_for_status()

@@ -116,7 +116,7 @@ def run_demo(options: DemoOptions, *, quiet: bool, on_progress: Progress) -> Dem
 
 
 class _SparkJob:
-    """The job in a separate process, as `spark-submit` would run it, with its log in a file. Use it in a ``with`` block.
+    """The job in a separate process, as `spark-submit` would run it. Its log is a file. Use it in a ``with`` block.
 
     The job opens its session at once, during the writes, and reads the topics when :meth:`results` is called.
     """

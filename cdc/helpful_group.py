@@ -1,4 +1,4 @@
-"""HelpfulGroup: a group of commands that suggests the command for a mistyped name, and shows whole sentences as help."""
+"""HelpfulGroup: a group of commands that suggests commands for an unknown name, and shows whole sentences as help."""
 
 from __future__ import annotations
 

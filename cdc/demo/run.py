@@ -32,7 +32,7 @@ _LOG_TAIL_CHARACTERS: Final = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the demo. `cassandra`: a line. `seed`: of the changes. `scale`: a factor for their number."""
+    """The options of the demo: the line of Cassandra, the seed of the changes, and a factor for their number."""
 
     cassandra: str = "5.0"
     seed: int = 1

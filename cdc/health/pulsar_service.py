@@ -33,7 +33,7 @@ T = TypeVar("T")
 class PulsarServiceError(CdcError):
     """The admin service does not answer, refuses, or gives an answer that is not understood.
 
-    `status`: the HTTP status of a refusal, else None.
+    `status`: the HTTP status of an error; None without an answer, and for an answer that is not understood.
     """
 
     def __init__(self, text: str, status: int | None = None) -> None:

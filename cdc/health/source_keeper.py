@@ -127,7 +127,7 @@ class SourceKeeper:
                 watched.pause_s = 0.0
             return
         if watched.down_since_s is None:
-            # By chance, so that keepers that began at the same time do not restart at the same time.
+            # A random delay, so that keepers that began at the same time do not restart at the same time.
             watched.down_since_s = now_s + random.uniform(0, self._patience_s / 4)
         due_s = watched.down_since_s + self._patience_s
         if watched.restarted_at_s is not None:

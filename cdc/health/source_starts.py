@@ -15,7 +15,7 @@ from cdc.health.turns import Turns
 __all__ = ["wait_for_sources"]
 
 _LOOK_S: Final = 0.5
-# A start takes 5 to 15 s: the instance's JVM, then our process below it.
+# A start takes 5 to 15 s: first the instance's JVM starts, then the connector's process.
 _PATIENCE_S: Final = 20.0
 
 

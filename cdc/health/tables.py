@@ -26,7 +26,7 @@ _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
 _NOT_KNOWN: Final = "whether a gap is open is not known"
-# Begin of an expiry topic's name behind the prefix. No keyspace name can have a hyphen.
+# Stands between prefix and table in an expiry topic's name. No keyspace name can have a hyphen.
 _EXPIRY: Final = "expiry-"
 
 

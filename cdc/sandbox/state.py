@@ -1,6 +1,7 @@
 """``sandbox.json``: the state of the servers that run, or ran, in a sandbox's folder.
 
-Written by the sandbox's owner at each start of a server, by rename; read by ``cdc sandbox status`` and ``down``.
+The sandbox's owner and ``cdc sandbox start`` write it at each start of a server, by rename. The commands of
+``cdc sandbox`` read it, and so do ``cdc status`` and other commands without ``--config``.
 """
 
 from __future__ import annotations

@@ -49,7 +49,11 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """`since_s`: how far back topics are read, None for all that they have; `limit`: the most places of each kind."""
+    """The options of a trace.
+
+    `since_s`: how far back topics are read, in seconds; None for all messages. `limit`: the highest number of places of
+    each kind.
+    """
 
     with_archive: bool
     since_s: float | None
@@ -207,7 +211,7 @@ def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: S
     found: list[Finding] = []
     for topic in dead_letter_topics(config, (each.options for each in sources)):
         try:
-            service.stats(topic)  # to subscribe would make it
+            service.stats(topic)  # raises NotThereError, where `dead_letters` would create the topic
             with closing(dead_letters(config.pulsar_options, topic)) as letters:
                 for letter in letters:
                     if letter.table == key.table.full_name and _is_about(key, letter.data, letter.key):

@@ -26,7 +26,7 @@ from cdc.sandbox.errors import SandboxError
 __all__ = ["AgentProcess"]
 
 _START_TIMEOUT_S: Final = 120.0
-# A killed process that waits for the disk is there until the disk has answered.
+# A killed process that waits for the disk ends only after the disk has answered.
 _KILL_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
 

@@ -29,9 +29,6 @@ from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataRecord, DataTopic
 from tests.topics.events_topic import wait_until
 
-# All rows are read, and a restart begins, before the first one goes; the restart is over before what goes later does.
-_TTL_S: Final = 25
-_LATER_S: Final = 20
 _TEN_YEARS_S: Final = 315_360_000
 
 
@@ -43,11 +40,20 @@ def of_expiry(topic: DataTopic) -> list[DataRecord]:
     return [record for record in topic.records if record.properties.get("expiry") == "true"]
 
 
+def ttls_s(started_s: float) -> tuple[int, int]:
+    """The TTL of the test's rows, and how much later a few go, where a source starts in so many seconds.
+
+    All rows are read, and a restart begins, before the first one goes. The restart is over before what goes later does.
+    Any process may stand still for 20 s meanwhile.
+    """
+    return max(25, round(20 + started_s)), max(20, round(2 * started_s))
+
+
 def waiting(pulsar: PulsarServer, topic: str) -> WaitingExpiries:
     return waiting_expiries(PulsarOptions(service_url=pulsar.service_url), topic, time.time())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_not(
     agent: AgentProcess,
     cql: Session,
@@ -64,30 +70,33 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
     table = f"{keyspace}.t"
     topic = open_data_topic(table)
     connector = deploy_connector(keyspace, "t", expiry__publish="true")
+    deployed_at = time.monotonic()
     cql.execute(
         f"CREATE TABLE {table} (pk int, ck int, v text, w text, tags set<text>, st text static, PRIMARY KEY (pk, ck))"
         " WITH cdc = true"
     )
     cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (0, 0, 'the connector runs')")
     topic.next()
-    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET st = 'goes' WHERE pk = 7")
-    cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (6, 0, 'extended', 'w') USING TTL {_TTL_S}")
+    ttl_s, later_s = ttls_s(time.monotonic() - deployed_at)
+    written_at = time.time()
+    cql.execute(f"UPDATE {table} USING TTL {ttl_s} SET st = 'goes' WHERE pk = 7")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (6, 0, 'extended', 'w') USING TTL {ttl_s}")
     cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (6, 0, 'extended', 'w') USING TTL {_TEN_YEARS_S}")
-    cql.execute(f"INSERT INTO {table} (pk, ck, v, w, tags) VALUES (1, 0, 'v', 'w', {{'a'}}) USING TTL {_TTL_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v, w, tags) VALUES (1, 0, 'v', 'w', {{'a'}}) USING TTL {ttl_s}")
     cql.execute(f"INSERT INTO {table} (pk, ck, v, w) VALUES (2, 0, 'v', 'w')")
-    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET v = 'goes' WHERE pk = 2 AND ck = 0")
-    cql.execute(f"INSERT INTO {table} (pk, ck, tags) VALUES (3, 0, {{'a', 'b'}}) USING TTL {_TTL_S}")
+    cql.execute(f"UPDATE {table} USING TTL {ttl_s} SET v = 'goes' WHERE pk = 2 AND ck = 0")
+    cql.execute(f"INSERT INTO {table} (pk, ck, tags) VALUES (3, 0, {{'a', 'b'}}) USING TTL {ttl_s}")
     cql.execute(f"UPDATE {table} SET tags = tags + {{'c'}}, w = 'stays' WHERE pk = 3 AND ck = 0")
-    cql.execute(f"INSERT INTO {table} (pk, ck) VALUES (4, 0) USING TTL {_TTL_S}")
-    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (5, 0, 'v') USING TTL {_TTL_S}")
-    cql.execute(f"UPDATE {table} USING TTL {_TTL_S + _LATER_S} SET w = 'goes later' WHERE pk = 5 AND ck = 0")
+    cql.execute(f"INSERT INTO {table} (pk, ck) VALUES (4, 0) USING TTL {ttl_s}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (5, 0, 'v') USING TTL {ttl_s}")
+    cql.execute(f"UPDATE {table} USING TTL {ttl_s + later_s} SET w = 'goes later' WHERE pk = 5 AND ck = 0")
     cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (7, 0, 'v')")
     cql.execute(f"INSERT INTO {table} (pk, ck, tags) VALUES (8, 0, {{'a'}})")
-    cql.execute(f"UPDATE {table} USING TTL {_TTL_S} SET tags = tags + {{'goes'}} WHERE pk = 8 AND ck = 0")
-    for pk, ttl in ((9, ""), (10, f"USING TTL {_TTL_S + _LATER_S}")):
-        cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES ({pk}, 0, 'goes') USING TTL {_TTL_S}")
+    cql.execute(f"UPDATE {table} USING TTL {ttl_s} SET tags = tags + {{'goes'}} WHERE pk = 8 AND ck = 0")
+    for pk, ttl in ((9, ""), (10, f"USING TTL {ttl_s + later_s}")):
+        cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES ({pk}, 0, 'goes') USING TTL {ttl_s}")
         cql.execute(f"INSERT INTO {table} (pk, ck) VALUES ({pk}, 0) {ttl}")
-    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (11, 0, 'goes') USING TTL {_TTL_S}")
+    cql.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (11, 0, 'goes') USING TTL {ttl_s}")
     cql.execute(f"UPDATE {table} SET v = 'is deleted' WHERE pk = 11 AND ck = 0")
     cql.execute(f"DELETE v FROM {table} WHERE pk = 11 AND ck = 0")
     expiries = f"persistent://public/default/cdc-events-expiry-{table}"
@@ -118,7 +127,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
             and (8, 0) in {(record.key["pk"], record.key["ck"]) for record in of_expiry(topic)}
         )
 
-    wait_until(is_over, "the rows that expire")
+    wait_until(is_over, "the rows that expire", ttl_s + later_s + 180)
     wait_until_acknowledged(events, pulsar.admin_url)
     topic.take_all()
     rows = {(row.pk, row.ck): row for row in cql.execute(f"SELECT * FROM {table}")}
@@ -135,7 +144,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
     assert steps[0] == {"v": None, "w": "goes later", "tags": None, "st": None} and steps[-1] is None
     left = waiting(pulsar, expiries)
     # An event that was not acknowledged before the restart is stored twice.
-    assert 1 <= left.keys <= 2 and left.until_s > time.time() + _TEN_YEARS_S - 600
+    assert 1 <= left.keys <= 2 and left.until_s > written_at + _TEN_YEARS_S - 60
     expect_in_status(line_yaml, table, Level.OK, "wait for their second (`cdc connector expiries")
     connector.delete()
     expect_in_status(line_yaml, table, Level.FAILURE, "no source delivers expiries: ")

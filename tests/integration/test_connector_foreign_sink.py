@@ -20,7 +20,6 @@ _SINK = {
     "v": "TEXT",
 }  # fmt: skip
 _COLUMNS = ", ".join(_SINK)
-_TTL_S = 20
 _DEFINITION = (
     "pk int, ck text, b boolean, d double, f float, i inet, n bigint, u uuid, v text, PRIMARY KEY (pk, ck)"
 )  # fmt: skip
@@ -57,9 +56,11 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     def key(number: int) -> tuple[bytes, bytes]:
         return int32(number % 4), f"c{number}".encode()
 
+    def inserting(number: int, using: str) -> str:
+        return insert.replace("PK", str(number % 4)).replace("CK", f"c{number}").replace("{ts}", using)
+
     def put(number: int, using: str = "{ts}") -> None:
-        statement = insert.replace("PK", str(number % 4)).replace("CK", f"c{number}").replace("{ts}", using)
-        line.writer.send(line.change(statement, *key(number), columns=others))
+        line.writer.send(line.change(inserting(number, using), *key(number), columns=others))
 
     def where(number: int) -> str:
         return f"WHERE pk = {number % 4} AND ck = 'c{number}'"
@@ -90,13 +91,17 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
 
     expected = selected()
     assert len(expected) == 33
-    wait_until(lambda: sink() == expected, "the sink's table equal to SELECT", 120)
+    wait_until(lambda: sink() == expected, "the sink's table equal to SELECT")
     # An event whose row is read behind the deletions below would take that row from the sink.
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
     expired = {(0, "c48"), (0, "c52")}
     for number in (48, 52):
-        put(number, f"TTL {_TTL_S} AND {{ts}}")
+        put(number, "TTL 600 AND {ts}")
+    wait_until(lambda: expired <= {each[:2] for each in sink()}, "the rows with a TTL in the sink")
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    for number in (48, 52):
+        line.run(inserting(number, "TTL 1 AND {ts}"))  # they go, and no event tells
     taken = {(each[0], each[1]) for each in expected if each[0] == 1 or (each[0] == 0 and "c1" <= str(each[1]) < "c3")}
     bounds = RangeBounds(start=(b"c1",), start_inclusive=True, end=(b"c3",), end_inclusive=False)
     line.writer.send(
@@ -113,7 +118,7 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
 
     wait_until(are_there, "both markers on the data topic")
     put(44)
-    wait_until(lambda: "c44" in {each[1] for each in sink()}, "the row behind the markers in the sink", 120)
+    wait_until(lambda: "c44" in {each[1] for each in sink()}, "the row behind the markers in the sink")
     wait_until(lambda: not expired & {each[:2] for each in selected()}, "the end of the TTLs")
     assert len(taken) > 8
     before = {each[:2] for each in sink()}
@@ -121,6 +126,6 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
 
     line.writer.truncate()
     put(56)
-    wait_until(lambda: "c56" in {each[1] for each in sink()}, "the row behind the truncation in the sink", 120)
+    wait_until(lambda: "c56" in {each[1] for each in sink()}, "the row behind the truncation in the sink")
     assert [each[:2] for each in selected()] == [(0, "c56")]
     assert {each[:2] for each in sink()} == before | {(0, "c56")}

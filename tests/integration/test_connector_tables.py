@@ -241,7 +241,7 @@ def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
     rest().put(f"{path}/subscription/hold", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
     log = FileLogger(LoggerLevel.Error, "/dev/null")
     with closing(Client(pulsar.service_url, operation_timeout_seconds=120, logger=log)) as client:
-        client.create_producer(topic).send(b"what the subscription holds")
+        client.create_producer(topic, send_timeout_millis=120_000).send(b"what the subscription holds")
     rest().put(f"{path}/subscription/test", json={"ledgerId": latest, "entryId": latest}).raise_for_status()
     quota = {"limitSize": 1, "limitTime": -1, "policy": "producer_request_hold"}
     rest().post(f"{path}/backlogQuota?backlogQuotaType=destination_storage", json=quota).raise_for_status()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -13,12 +14,13 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox
+from source_connector.rows.cassandra_client import CassandraClient, CassandraOptions
 from tests.fault_kit.oracle.cassandra_rows import select_all, table_shape
 from tests.fault_kit.oracle.comparison import compare
 from tests.fault_kit.oracle.folding import fold
 from tests.fault_kit.oracle.topics import Clearing, TopicReader
 from tests.fixtures.connector import Connector, connector_options, data_topic_name, wait_until_acknowledged
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import answered, cluster_of
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
@@ -125,6 +127,36 @@ def test_a_truncation_under_load_is_one_record_and_leaves_the_table(
     assert len({each.table_id for each in told}) == 1
     session.execute(f"DROP TABLE {keyspace}.t")
     wait_until(lambda: [each.kind for each in _told(pulsar, keyspace)][2:] == ["drop"], "the record of the drop")
+
+
+def test_a_node_that_gives_no_answer_counts_as_one_that_has_not_truncated(
+    session: Session, keyspace: str, two_nodes: Sandbox
+) -> None:
+    """It may answer reads before it truncates, so the record waits for it."""
+    session.execute(f"TRUNCATE {keyspace}.t", timeout=60)
+    select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = 't'"
+    table_id = session.execute(select, (keyspace,)).one().id
+    first, silent = two_nodes.nodes
+    options = CassandraOptions(
+        contact_points=(first.address,), port=first.native_port, local_dc="datacenter1", read_timeout_s=60
+    )
+    client = CassandraClient(options)
+    answered(client.connect)
+
+    def truncated() -> list[bool]:
+        return sorted(each is not None for each in client.truncations(table_id).values())
+
+    try:
+        wait_until(lambda: truncated() == [True, True], "both nodes have truncated")
+        assert silent.pid is not None
+        os.kill(silent.pid, signal.SIGSTOP)
+        try:
+            assert truncated() == [False, True]
+        finally:
+            os.kill(silent.pid, signal.SIGCONT)
+        wait_until(lambda: truncated() == [True, True], "the node answers again")
+    finally:
+        client.close()
 
 
 def _publish_a_row_for_good(session: Session, keyspace: str, pulsar: PulsarServer, events: str) -> None:

@@ -443,7 +443,8 @@ class MirrorBatch:
         runs = plan.applied.runs
         assert runs is not None  # `begin` has called `take_over`
         number = runs[-1].number + 1 if runs else 0
-        seen_s = plan.content.newest_publish_s or plan.applied.clock_s
+        # Not only the time of publication: in a backlog that is old, markers would be forgotten as soon as they are read.
+        seen_s = max(plan.content.newest_publish_s, int(time.time()))
         counts, run, *found = at_once(
             judged.sparkSession, merge, lambda: self._tables.kept.write(judged, number, seen_s), *others
         )

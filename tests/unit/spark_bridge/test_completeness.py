@@ -10,7 +10,7 @@ from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.topics.options import BridgeOptions
 
 # Nothing listens there: whoever asks Pulsar gets an error.
-_GIVEN = {"serviceUrl": "pulsar://127.0.0.1:9", "adminUrl": "http://127.0.0.1:9", "topic": "data-shop.orders"}
+GIVEN = {"serviceUrl": "pulsar://127.0.0.1:9", "adminUrl": "http://127.0.0.1:9", "topic": "data-shop.orders"}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_tables_that_may_lack_records_have_no_timestamp(
     option: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason is logged, once; Pulsar is not asked."""
-    with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(_GIVEN | option)) as completeness:
+    with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(GIVEN | option)) as completeness:
         completeness.ask()
         completeness.ask()
         assert completeness.reached({}) is None

@@ -1,0 +1,50 @@
+"""What a micro-batch of a mirror stores beside its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame
+
+from spark_bridge.jobs import mirror_batch
+from spark_bridge.jobs.batch_content import NO_CONTENT
+from spark_bridge.jobs.epoch_plan import EpochPlan
+from spark_bridge.jobs.kept_records import Run
+from spark_bridge.jobs.mirror_batch import MirrorBatch
+from spark_bridge.jobs.mirror_state import Applied, MirrorTables
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.topic_schemas import TopicSchemas
+from tests.unit.spark_bridge.test_completeness import GIVEN
+
+_LATER_S = int(time.time()) + 1_000_000
+
+
+def _in_turn(session: object, *steps: Callable[[], object]) -> list[object]:
+    return [each() for each in steps]
+
+
+@pytest.mark.parametrize("publish_s", [0, 1, _LATER_S], ids=["no records", "an old backlog", "a clock that is ahead"])
+def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
+    publish_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time of publication, a marker of an old backlog would be forgotten before the rows that it removes are read."""
+    seen = list[int]()
+
+    def write(judged: DataFrame, number: int, seen_s: int) -> Run:
+        seen.append(seen_s)
+        return Run(number, "", 0)
+
+    monkeypatch.setattr(mirror_batch, "at_once", _in_turn)
+    tables = SimpleNamespace(kept=SimpleNamespace(write=write))
+    settings = mirror_batch.MirrorSettings(is_known=True)
+    batch = MirrorBatch(cast("MirrorTables", tables), BridgeOptions.from_mapping(GIVEN), settings)
+    content = replace(NO_CONTENT, newest_publish_s=publish_s)
+    plan = EpochPlan(TopicSchemas(topic="t", versions=()), Applied(clock_s=2), content, False, 0)
+    before_s = int(time.time())
+    batch._merge_and_keep(cast("DataFrame", SimpleNamespace(sparkSession=None)), plan, dict)
+    assert max(before_s, publish_s) <= seen[0] <= max(int(time.time()), publish_s)

@@ -149,7 +149,7 @@ class Passing(NamedTuple):
     at: Place
 
 
-class _Lasting(NamedTuple):
+class _Placed(NamedTuple):
     at: Place
 
 
@@ -167,13 +167,15 @@ class Bounds(NamedTuple):
     schema_version: int
 
 
-_Record = TypeVar("_Record", Valued, Deleted, _Lasting)
+_Record = TypeVar("_Record", Valued, Deleted, _Placed)
 
 
 @dataclass(slots=True)
 class KeyRecords:
     """Candidates of one key in one scope (and of one range). The newest of each kind counts.
 
+    `lasting`: records whose row has no TTL. `sure`: records that are sure of their row's expiry. No earlier record
+    keeps the row beyond it.
     `static_columns`: the latest list of the static columns' names, as JSON, with its order. ALTER TABLE makes the list
     longer or shorter.
     """
@@ -184,13 +186,14 @@ class KeyRecords:
     key_version: int = 0
     valued: list[Valued] = field(default_factory=list)
     deleted: list[Deleted] = field(default_factory=list)
-    lasting: list[_Lasting] = field(default_factory=list)
+    lasting: list[_Placed] = field(default_factory=list)
+    sure: list[_Placed] = field(default_factory=list)
     passing: Passing | None = None
     static_columns: tuple[_Order, str] | None = None
 
     def add_value(self, record: Valued) -> None:
         """Add a record with a value."""
-        _add(self.valued, record)
+        self.add_kept_value(record)
         if record.expires_at is not None:
             self.add_passing(Passing(record.expires_at, record.at))
         elif record.going.cells_expire_at is None:
@@ -203,6 +206,8 @@ class KeyRecords:
         That fold kept the expiry separately (`add_lasting`, `add_passing`).
         """
         _add(self.valued, record)
+        if record.going.is_sure:
+            _add(self.sure, _Placed(record.at))
 
     def add_deletion(self, record: Deleted) -> None:
         """Add a record without a value."""
@@ -210,7 +215,7 @@ class KeyRecords:
 
     def add_lasting(self, at: Place) -> None:
         """Add the place of a record whose row has no TTL."""
-        _add(self.lasting, _Lasting(at))
+        _add(self.lasting, _Placed(at))
 
     def add_passing(self, passing: Passing) -> None:
         """Add a record whose row has a TTL."""
@@ -367,7 +372,9 @@ class _Judgement:
     """One key while its partition is judged."""
 
     def __init__(self, records: KeyRecords) -> None:
-        lasting = newest(records.lasting)
+        lasting, sure = newest(records.lasting), newest(records.sure)
+        if lasting is not None and sure is not None and sure.at.is_behind(lasting.at):
+            lasting = None
         self.named = records.static_columns
         self.folded = FoldedKey(
             key=records.key,

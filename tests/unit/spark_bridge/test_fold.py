@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -354,3 +354,42 @@ def test_a_table_of_rows_in_any_order_is_folded_by_partition() -> None:
     assert sorted(folded.to_pylist(), key=repr) == sorted(wanted, key=repr)
     nothing = folded_table(pa.Table.from_batches([], schema=TOLD), rules, NOW_S)
     assert (len(nothing), nothing.schema) == (0, folded.schema)
+
+
+_UPDATED: Final[Told] = {"cells_expire_at": 120}
+_INSERTED: Final[Told] = {"expires_at": 100, "cells_expire_at": 100, "is_sure": True}
+_BACKFILLED: Final[Told] = {"expires_at": 110, "cells_expire_at": 110}
+_EXPIRIES: Final = st.sampled_from([{}, _UPDATED, _INSERTED, _BACKFILLED])
+
+
+def _is_alive_after(steps: Sequence[Sequence[Told]], now_s: int) -> bool:
+    """True if the row is there at this time. The steps are folded before anything has expired."""
+    rules, kept = rules_of([]), list[Told]()
+    for run, step in enumerate(steps):
+        kept = [*kept, *kept_of(fold([*step, *kept], rules, 10), run)]
+    return any(each["is_alive"] for each in fold(kept, rules, now_s))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(_EXPIRIES, st.booleans()), min_size=1, max_size=6), st.sampled_from([99, 105, 115, 1_000]))
+@example([({}, False), (_INSERTED, True), (_UPDATED, True)], 1_000)
+@example([({}, True), (_INSERTED, True), (_BACKFILLED, True)], 1_000)
+def test_in_whatever_steps_records_come_a_row_expires_the_same_way(
+    given_records: Sequence[tuple[Told, bool]], now_s: int
+) -> None:
+    """An INSERT with a TTL replaces the row marker of an earlier one without: that one does not keep the row again."""
+    told = [told_of(Row(1, "a", at, None), at) | expiry for at, (expiry, _) in enumerate(given_records)]
+    steps = [list[Told]()]
+    for record, (_, ends_step) in zip(told, given_records, strict=True):
+        steps[-1].append(record)
+        if ends_step:
+            steps.append([])
+    assert _is_alive_after(steps, now_s) == _is_alive_after([told], now_s)
+
+
+def test_an_insert_with_a_ttl_ends_what_an_earlier_one_without_kept() -> None:
+    """The UPDATE behind it does not say whether the row stays, so the INSERT decides."""
+    told = [told_of(Row(1, "a", at, None), at) | each for at, each in enumerate(({}, _INSERTED, _UPDATED))]
+    assert [_is_alive_after([told], now_s) for now_s in (119, 120)] == [True, False]
+    lasts = told_of(Row(1, "a", 3, None), 3)
+    assert _is_alive_after([[*told, lasts]], 1_000)

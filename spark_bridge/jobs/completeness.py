@@ -48,6 +48,7 @@ class Completeness:
         self._waiting: Final[deque[tuple[int, Mapping[str, Position]]]] = deque()
         self._asked_at = float("-inf")
         self._reported = ""
+        self._lack: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +56,11 @@ class Completeness:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._lock:
             self._close()
+
+    def note_lack(self, why: str | None) -> None:
+        """Say why the tables may lack records: then no time is known. None: they lack none."""
+        with self._lock:
+            self._lack = why
 
     def ask(self) -> None:
         """Read the resolved timestamp, and then the topic's end. Does nothing within 2 s of the last call that did."""
@@ -97,6 +103,9 @@ class Completeness:
             return None
         if self._options.starting_offsets != "earliest":
             self._say(f"{table}: startingOffsets is not earliest, so older records may be missing")
+            return None
+        if self._lack is not None:
+            self._say(f"{table}: {self._lack}, so records may be missing; a mirror with --rebuild begins anew")
             return None
         if self._timestamps is None:
             self._timestamps = ResolvedTimestamps(self._options)

@@ -225,8 +225,11 @@ def _run(
     started = time.monotonic()
     with own_session(spark) as own:
         pin_session(own)
-        given = given_from(_prepare(own, steps.tables(own), checkpoint, steps.options, rebuild=rebuild), given)
+        tables = steps.tables(own)
+        given = given_from(_prepare(own, tables, checkpoint, steps.options, rebuild=rebuild), given)
         steps = steps.begun(own)
+        # Stored before the first micro-batch: a later run without these options has the same hole.
+        steps.completeness.note_lack(tables.note_lack(steps.options))
     # Taken before the end is looked up: records of writes before the timestamp are before the end.
     steps.completeness.ask()
     ends = _ends(parsed)
@@ -300,7 +303,7 @@ def _prepare(
 
 def given_from(applied: Applied, given: Mapping[str, str]) -> Mapping[str, str]:
     """The options of the stream. `startingOffsets` is left out unless the mirror is new."""
-    if not (applied.positions or applied.begins_anew or applied.epoch):
+    if applied.is_new:
         return given
     return {name: each for name, each in given.items() if name.lower() != "startingoffsets"}
 

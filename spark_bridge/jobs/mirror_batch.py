@@ -402,6 +402,7 @@ class MirrorBatch:
             layers=plan.layers(int(raw.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)),
             numbers=applied.numbers,
             gone_until=plan.applied.gone_until,
+            may_lack=applied.may_lack,
         )
         self._tables.save_applied(done)
         return counts

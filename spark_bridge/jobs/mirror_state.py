@@ -55,6 +55,7 @@ __all__ = [
     "fit_numbers",
     "known_creations",
     "known_format",
+    "lack_of",
     "not_applied",
     "refuse_lost_records",
 ]
@@ -120,6 +121,8 @@ class Applied:
     `numbers`: the type of varint and decimal in the tables (None: stored before this was kept).
     `gone_until`: value columns that were dropped, with the last epoch for which the change log may have values that
     Cassandra no longer shows. A column stays here when one of its name is added again.
+    `may_lack`: why the tables may lack records of the topic (None: they lack none). It stays until the mirror begins
+    anew.
     """
 
     epoch: int = 0
@@ -150,6 +153,12 @@ class Applied:
     layers: int = 1
     numbers: Numbers | None = None
     gone_until: Mapping[str, int] = field(default_factory=dict)
+    may_lack: str | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """True before the first run has applied anything: `startingOffsets` then counts."""
+        return not (self.positions or self.begins_anew or self.epoch)
 
     @property
     def life(self) -> TableLife | None:
@@ -260,6 +269,14 @@ class MirrorTables:
         if kept in (None, options.numbers) or not self._are_made():
             return options
         return fit_numbers(options, kept, self.target)
+
+    def note_lack(self, options: BridgeOptions) -> str | None:
+        """Store why the tables may lack records after a run with these options. Return it. See `lack_of`."""
+        applied = self.applied()
+        lack = lack_of(applied, options)
+        if lack != applied.may_lack:
+            self.save_applied(replace(applied, may_lack=lack))
+        return lack
 
     def ask_for_rebuild(self) -> None:
         """Store that a rebuild is due. The next run begins anew, even if it is not told to."""
@@ -400,6 +417,17 @@ def known_format(target: str) -> TableFormat | None:
         return None
     found: TableFormat = json.loads(stored).get("table_format") or "delta"
     return found
+
+
+def lack_of(applied: Applied, options: BridgeOptions) -> str | None:
+    """Why the tables may lack records after a run with these options, or after an earlier one; None: they lack none."""
+    if applied.may_lack is not None:
+        return applied.may_lack
+    if not options.fail_on_data_loss:
+        return "a run of this mirror had failOnDataLoss=false"
+    if applied.is_new and options.starting_offsets != "earliest":
+        return f"the first run of this mirror had startingOffsets={options.starting_offsets}"
+    return None
 
 
 def applied_from_state(stored: str, session_zone: str = OWNER_TIME_ZONE) -> Applied:

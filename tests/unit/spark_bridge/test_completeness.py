@@ -34,3 +34,15 @@ def test_tables_that_may_lack_records_have_no_timestamp(
     assert [each.getMessage() for each in caplog.records] == [
         f"until when the table is complete is not known: {reason}"
     ]
+
+
+def test_tables_that_lack_records_since_an_earlier_run_have_no_timestamp(caplog: pytest.LogCaptureFixture) -> None:
+    """The run itself has the usual options."""
+    with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(GIVEN)) as completeness:
+        completeness.note_lack("a run of this mirror had failOnDataLoss=false")
+        completeness.ask()
+        assert completeness.reached({}) is None
+    assert [each.getMessage() for each in caplog.records] == [
+        "until when the table is complete is not known: shop.orders: a run of this mirror had failOnDataLoss=false, so "
+        "records may be missing; a mirror with --rebuild begins anew"
+    ]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from pyspark.sql import DataFrame
@@ -18,10 +18,11 @@ from spark_bridge.jobs.kept_records import Run
 from spark_bridge.jobs.mirror_batch import MirrorBatch
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.topic_schemas import TopicSchemas
+from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 from tests.unit.spark_bridge.test_completeness import GIVEN
 
-_LATER_S = int(time.time()) + 1_000_000
+_RECORD: Final[AvroRecord] = {"type": "record", "name": "r", "fields": []}
+_LATER_S: Final = int(time.time()) + 1_000_000
 
 
 def _in_turn(session: object, *steps: Callable[[], object]) -> list[object]:
@@ -48,3 +49,21 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
     before_s = int(time.time())
     batch._merge_and_keep(cast("DataFrame", SimpleNamespace(sparkSession=None)), plan, dict)
     assert max(before_s, publish_s) <= seen[0] <= max(int(time.time()), publish_s)
+
+
+def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its progress is made anew, and not from the one before."""
+    saved = list[Applied]()
+    version = SchemaVersion(version=0, key=_RECORD, value=_RECORD)
+    monkeypatch.setattr(mirror_batch, "at_once", _in_turn)
+    monkeypatch.setattr(mirror_batch, "known_creations", lambda *_: {})
+    monkeypatch.setattr(TopicSchemas, "fetch", lambda _: TopicSchemas(topic="t", versions=(version,)))
+    monkeypatch.setattr(mirror_batch, "follow_schema", lambda *_: SimpleNamespace(gone_until={}))
+    monkeypatch.setattr(mirror_batch, "tag_commits", lambda *_: None)
+    monkeypatch.setattr(MirrorBatch, "_fold_and_merge", lambda *_: ({}, None, Run(0, "", 0)))
+    tables = cast("MirrorTables", SimpleNamespace(save_applied=saved.append))
+    batch = MirrorBatch(tables, BridgeOptions.from_mapping(GIVEN), mirror_batch.MirrorSettings(is_known=True))
+    session = SimpleNamespace(conf=SimpleNamespace(get=lambda _: "1"))
+    raw = cast("DataFrame", SimpleNamespace(sparkSession=session))
+    batch._apply(raw, Applied(epoch=1, may_lack="why"), NO_CONTENT, is_new_table=False, table_bytes=0)
+    assert [(each.epoch, each.may_lack) for each in saved] == [(2, "why")]

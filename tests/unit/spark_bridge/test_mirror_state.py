@@ -21,6 +21,7 @@ from spark_bridge.jobs.mirror_state import (
     applied_from_state,
     applied_in,
     fit_numbers,
+    lack_of,
     refuse_lost_records,
 )
 from spark_bridge.topics.options import BridgeOptions
@@ -182,3 +183,27 @@ def test_a_mirror_begins_at_the_starting_offsets_once() -> None:
     assert given_from(Applied(positions={TOPIC: (7, 2, -1)}), given) == without
     assert given_from(Applied(begins_anew=True), given) == without
     assert given_from(Applied(epoch=1, repeated_until={}), given) == without, "its first micro-batch was given up"
+
+
+@pytest.mark.parametrize(
+    ("first", "given", "lack"),
+    [
+        (Applied(), {}, None),
+        (Applied(), {"startingOffsets": "latest"}, "the first run of this mirror had startingOffsets=latest"),
+        (_RUNNING, {"startingOffsets": "latest"}, None),
+        (_RUNNING, {"failOnDataLoss": "false"}, "a run of this mirror had failOnDataLoss=false"),
+        (Applied(begins_anew=True), {"startingOffsets": "latest"}, None),
+    ],
+    ids=["all of the topic", "from its end", "an option that has no effect", "over a hole", "a rebuild"],
+)
+def test_a_mirror_that_may_lack_records_stays_one(first: Applied, given: Mapping[str, str], lack: str | None) -> None:
+    """A later run without the option has the same hole; what an earlier version has stored says nothing about it."""
+    without = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
+    found = lack_of(first, BridgeOptions.from_mapping({**without, **given}))
+    assert found == lack
+    later = replace(_RUNNING, may_lack=found)
+    assert lack_of(later, BridgeOptions.from_mapping(without)) == lack
+    stored = asdict(later)
+    assert applied_from_state(json.dumps(stored)) == later
+    del stored["may_lack"]
+    assert applied_from_state(json.dumps(stored)).may_lack is None

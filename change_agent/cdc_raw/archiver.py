@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -88,6 +89,10 @@ def move_file(source: Path, target: Path) -> None:
         _copy_durably(source, target)
         source.unlink()
     else:
+        with suppress(FileNotFoundError):
+            if source.samefile(target):
+                # Both were names of the same file. Then rename succeeds and does nothing.
+                source.unlink()
         narrow(target)
         sync_directory(target.parent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -230,6 +231,25 @@ def test_a_move_that_fails_is_counted_and_tried_again(cdc_raw: Path, tmp_path: P
     wait_until(lambda: metrics.segments_spilled == 4, "segments are moved")
     guard.stop()
     assert guard.failure is None
+
+
+def test_segments_that_a_replay_has_linked_again_are_moved_again(cdc_raw: Path, tmp_path: Path) -> None:
+    """They were moved, and the node was killed: at its start it links them again, whatever the limit is."""
+    spill = tmp_path / "spill"
+    metrics = AgentMetrics()
+    guard = _guard(cdc_raw, spill, metrics)
+    _fill(cdc_raw, 6)
+    guard._ask_settings()
+    guard._check()
+    assert _logs(spill) == [0, 1, 2, 3]
+    for log in spill.glob("*.log"):
+        os.link(log, cdc_raw / log.name)
+        (cdc_raw / f"{log.stem}_cdc.idx").write_text(f"{_MIB}\nCOMPLETED")
+    _fill(cdc_raw, 3, first=6)
+    guard._check()
+    assert (_logs(spill), _logs(cdc_raw)) == ([0, 1, 2, 3, 4, 5, 6], [7, 8])
+    assert len(list(cdc_raw.glob("*_cdc.idx"))) == 2
+    assert all(log.stat().st_nlink == 1 for log in spill.iterdir())
 
 
 def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Path) -> None:

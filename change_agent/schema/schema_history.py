@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from change_agent.schema.schema_mutations import SchemaChange, TableChange
-from change_agent.schema.schema_rows import altered, is_whole, rows_by_table
+from change_agent.schema.schema_rows import altered, dated_types, is_whole, rows_by_table
 from change_agent.schema.schema_store import Definition, LogPlace, SchemaStore, UserTypeRow, read_definitions
 from change_agent.schema.table_versions import TableVersion, TableVersions
 from change_agent.sqlite_file import DamagedFileError, UnwritableFileError, set_aside
@@ -57,8 +57,9 @@ class SchemaHistory:
         self._store: SchemaStore | None = None
         self._definitions: Final[dict[UUID, list[Definition]]] = defaultdict(list)
         self._parsed: Final[dict[tuple[UUID, int, int], TableMetadata]] = {}
-        self._types: Final[dict[str, list[UserTypeRow]]] = defaultdict(list)
-        # Changes of an `add` that are not written yet: definitions to store (True) or to remove (False).
+        self._types: Final[dict[tuple[str, str, int], UserTypeRow]] = {}
+        # Changes of an `add` that are not written yet: user types, and definitions to store (True) or to remove (False).
+        self._unstored_types: Final[dict[tuple[str, str, int], UserTypeRow]] = {}
         self._unstored: Final[list[tuple[Definition, bool]]] = []
         self._stored_confirmed_ms = 0
         self.confirmed_at_ms = 0
@@ -120,6 +121,7 @@ class SchemaHistory:
                 gone += self._replace(definition)
                 changed.append(definition)
                 self._parsed[definition.key] = parsed[table_id]
+        self._unstored_types.update({each.key: each for each in _user_types(read.schema)})
         self._unstored.extend([(each, True) for each in changed] + [(each, False) for each in gone])
         self._store_added()
         if read.node_id != self.node_id:
@@ -140,14 +142,10 @@ class SchemaHistory:
         """
         # The node may have returned a schema while the disk was full. It is not used before it is stored.
         self._store_added()
-        types = [
+        self._add_types(
             UserTypeRow(keyspace=each.keyspace, name=each.name, since_us=each.since_us, row=each.row)
             for each in change.types
-        ]
-        if types:
-            self._opened().put_user_types(types)
-            for user_type in types:
-                self._types[user_type.keyspace].append(user_type)
+        )
         definitions = [made for each in change.tables if (made := self._altered(each)) is not None]
         if definitions:
             parsed = {each.key: tables_of(each.rows)[each.table_id] for each in definitions}
@@ -230,8 +228,7 @@ class SchemaHistory:
         for definition in store.definitions():
             self._definitions[definition.table_id].append(definition)
             self._parse(definition)
-        for user_type in store.user_types():
-            self._types[user_type.keyspace].append(user_type)
+        self._types.update({each.key: each for each in store.user_types()})
         self.places = store.places()
         node_id = store.meta("node_id")
         self.node_id = None if node_id is None else UUID(node_id)
@@ -283,7 +280,9 @@ class SchemaHistory:
             self._stored_confirmed_ms = self.confirmed_at_ms
 
     def _store_added(self) -> None:
-        """Store the definitions of the node's answer, then use them. Raises UnwritableFileError."""
+        """Store the types and definitions of the node's answer, then use them. Raises UnwritableFileError."""
+        self._add_types(self._unstored_types.values())
+        self._unstored_types.clear()
         if self._unstored:
             self._opened().put_definitions(
                 [each for each, stays in self._unstored if stays], [each for each, stays in self._unstored if not stays]
@@ -309,15 +308,29 @@ class SchemaHistory:
         if any(each.since_us == change.since_us for each in known):
             return None
         before = [each for each in known if each.since_us < change.since_us]
-        base = None if is_whole(change) else (before or [*reversed(known)])[-1:]
-        if base == []:
-            return None
-        types: dict[str, Row] = {}
-        for each in self._types[change.keyspace]:
-            if each.since_us <= change.since_us or each.name not in types:
-                types[each.name] = each.row
-        rows = altered(None if base is None else base[0].rows, change, types)
+        base = None
+        if not is_whole(change, before[-1].rows if before else None):
+            nearest = before[-1:] or known[:1]
+            if not nearest:
+                return None
+            base = nearest[0].rows
+        rows = altered(base, change, self._types_at(change.keyspace, change.since_us))
         return Definition(table_id=change.table_id, since_us=change.since_us, types_since_us=0, rows=rows)
+
+    def _types_at(self, keyspace: str, time_us: int) -> dict[str, Row]:
+        """A keyspace's user types at a time, by name. A type that is known only from later has its first definition."""
+        types: dict[str, Row] = {}
+        for each in sorted(self._types.values(), key=lambda each: each.since_us):
+            if each.keyspace == keyspace and (each.since_us <= time_us or each.name not in types):
+                types[each.name] = each.row
+        return types
+
+    def _add_types(self, types: Iterable[UserTypeRow]) -> None:
+        """Store the user types that are not known yet, then use them. Raises UnwritableFileError."""
+        new = {each.key: each for each in types if self._types.get(each.key) != each}
+        if new:
+            self._opened().put_user_types(list(new.values()))
+            self._types.update(new)
 
     def _parse(self, definition: Definition) -> None:
         self._parsed[definition.key] = tables_of(definition.rows)[definition.table_id]
@@ -350,6 +363,13 @@ def read_newest_tables(path: Path) -> dict[UUID, TableMetadata]:
     """
     # The definitions are sorted by time, so the newest one of each table stays.
     return {each.table_id: tables_of(each.rows)[each.table_id] for each in read_definitions(path)}
+
+
+def _user_types(schema: SystemSchema) -> list[UserTypeRow]:
+    return [
+        UserTypeRow(keyspace=str(row["keyspace_name"]), name=str(row["type_name"]), since_us=since_us, row=row)
+        for row, since_us in dated_types(schema)
+    ]
 
 
 def _unless_to_come(time_ms: int) -> int:

@@ -11,12 +11,14 @@ from uuid import UUID
 from change_agent.schema.schema_mutations import TableChange
 from schemas.system_schema import Row, SystemSchema
 
-__all__ = ["TableRows", "altered", "is_whole", "rows_by_table"]
+__all__ = ["TableRows", "altered", "dated_types", "is_whole", "rows_by_table"]
 
 # A name of CQL: quoted, or plain.
 _NAME: Final = re.compile(r'"((?:[^"]|"")+)"|(\w+)')
 # Added to each row that is queried: the write time in microseconds of a column that each CREATE and ALTER writes.
 _WRITTEN: Final = "written_us"
+
+_KEY_KINDS: Final = frozenset({"partition_key", "clustering"})
 
 _TypesByName = Mapping[str, Row]
 
@@ -58,9 +60,26 @@ def rows_by_table(schema: SystemSchema) -> dict[UUID, TableRows]:
     return found
 
 
-def is_whole(change: TableChange) -> bool:
-    """True if a change has the complete definition of a table, which means that it creates the table."""
-    return any(row.get("kind") == "partition_key" for row in change.columns)
+def dated_types(schema: SystemSchema) -> list[tuple[Row, int]]:
+    """The row of each user type, and when it was written (microseconds; 0 if not known)."""
+    return [(_plain(row), _written_us(row)) for row in schema.get("types", ())]
+
+
+def is_whole(change: TableChange, before: SystemSchema | None) -> bool:
+    """True if a change creates its table, which means that it has the complete definition.
+
+    `before` has the rows before the change, if they are known. Some ALTERs write columns of the partition key, too.
+    RENAME writes the new name and deletes the old one. A change of a column's mask (5.0) writes the column again as it
+    was.
+    """
+    kinds = {row.get("kind") for row in change.columns}
+    if "partition_key" not in kinds:
+        return False
+    dropped = {row["column_name"] for row in change.dropped_columns}
+    if kinds <= _KEY_KINDS and change.removed - dropped:
+        return False
+    known = [_definition(row) for row in ({} if before is None else before).get("columns", ())]
+    return any(_definition(row) not in known for row in change.columns)
 
 
 def altered(base: SystemSchema | None, change: TableChange, types: _TypesByName) -> SystemSchema:
@@ -69,8 +88,12 @@ def altered(base: SystemSchema | None, change: TableChange, types: _TypesByName)
     `types` are the keyspace's user types at that time, by name.
     """
     base = base or {}
+    # `base` may be a later definition, in which a key column already has another name.
+    taken = {(row.get("kind"), row.get("position")) for row in change.columns if row.get("kind") in _KEY_KINDS}
     columns = {
-        str(row["column_name"]): row for row in base.get("columns", ()) if row["column_name"] not in change.removed
+        str(row["column_name"]): row
+        for row in base.get("columns", ())
+        if row["column_name"] not in change.removed and (row.get("kind"), row.get("position")) not in taken
     }
     columns |= {str(row["column_name"]): row for row in change.columns}
     dropped = {str(row["column_name"]): row for row in base.get("dropped_columns", ())}
@@ -105,6 +128,11 @@ def _used_types(columns: Iterable[Row], types: _TypesByName) -> list[Row]:
                 fields = types[name].get("field_types")
                 texts += map(str, fields if isinstance(fields, Sequence) else ())
     return [used[name] for name in sorted(used)]
+
+
+def _definition(row: Row) -> tuple[object, ...]:
+    """The values of a column's row that matter here."""
+    return tuple(row.get(name) for name in ("column_name", "kind", "position", "clustering_order", "type"))
 
 
 def _plain(row: Row) -> Row:

@@ -7,7 +7,7 @@
         confirmed_ms                         when the node last had this definition; 0 if it is known from the log only
         present                              1: the node's last answer has it, so meta's confirmed_ms counts for it
         rows, crc                            rows of system_schema as JSON (schemas.system_schema), CRC32 of the text
-      user_type    keyspace, name, since_us, row, crc: for tables that are known from the log only
+      user_type    keyspace, name, since_us, row, crc: for definitions of tables that are known from the log only
       change       where in the log a definition begins
         segment_id, position, table_id, since_us, settled
 
@@ -82,6 +82,11 @@ class UserTypeRow:
     name: str
     since_us: int
     row: Row
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The values that distinguish definitions."""
+        return self.keyspace, self.name, self.since_us
 
 
 @dataclass(slots=True, kw_only=True)

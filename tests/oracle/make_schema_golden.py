@@ -1,8 +1,9 @@
-"""Makes tests/golden/schema_mutations: what real nodes write into their log when the schema changes, and rows in between.
+"""Makes two folders of tests/golden: what real nodes write into their log when the schema changes, and rows in between.
 
-    python -m tests.oracle.make_schema_golden 3.11 4.0 4.1 5.0 5.0-none
+    python -m tests.oracle.make_schema_golden schema_mutations 3.11 4.0 4.1 5.0 5.0-none
+    python -m tests.oracle.make_schema_golden schema_key_mutations 3.11 4.0 4.1 5.0
 
-One file a Cassandra: `schema` has the rows of system_schema for the tables of `system_schema` and `system.local`, which say
+The second one has changes of key columns. One file a Cassandra: `schema` has the rows of system_schema for the tables of `system_schema` and `system.local`, which say
 how to read the rest; `entries` the mutations of the keyspace `k`, those of system_schema about it, and those of
 system.local, in the order of the log; `statements` what was executed.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cassandra.cluster import Cluster
@@ -22,8 +23,8 @@ from cdc.schema_source import fetch_schema
 from change_agent.commitlog.reader import SegmentReader
 from tests.oracle.variants import PLAIN_VARIANTS
 
-FOLDER = Path(__file__).parents[1] / "golden" / "schema_mutations"
-STATEMENTS = (
+FOLDER = Path(__file__).parents[1] / "golden"
+_STATEMENTS = (
     "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
     "CREATE TYPE k.point (x int, y text)",
     "CREATE TABLE k.t (pk int, ck int, v int, p frozen<point>, PRIMARY KEY (pk, ck)) WITH cdc = true",
@@ -44,17 +45,39 @@ STATEMENTS = (
     "CREATE TABLE k.t (pk int, ck int, v list<text>, PRIMARY KEY (pk, ck)) WITH cdc = true",
     "INSERT INTO k.t (pk, ck, v) VALUES (1, 7, ['a', 'b'])",
 )
+_INSERT = "INSERT INTO k.t ({}, {}, {}, v) VALUES ('a', {{{}: 1}}, {}, 1)"
+_KEY_STATEMENTS = (
+    _STATEMENTS[0],
+    "CREATE TYPE k.point (x int)",
+    "CREATE TABLE k.t (a text, p frozen<point>, c int, v int, PRIMARY KEY ((a, p), c)) WITH cdc = true",
+    _INSERT.format("a", "p", "c", "x", 1),
+    "ALTER TABLE k.t RENAME a TO a2",
+    _INSERT.format("a2", "p", "c", "x", 2),
+    "ALTER TYPE k.point RENAME x TO z",
+    _INSERT.format("a2", "p", "c", "z", 3),
+    "ALTER TABLE k.t RENAME c TO c2",
+    _INSERT.format("a2", "p", "c2", "z", 4),
+    "ALTER TABLE k.t ALTER a2 MASKED WITH DEFAULT",
+    _INSERT.format("a2", "p", "c2", "z", 5),
+    "ALTER TABLE k.t RENAME a2 TO a3 AND p TO p3",
+    _INSERT.format("a3", "p3", "c2", "z", 6),
+)
 _SYNC_S = 1.0
 
 
-def make_schema_golden(name: str) -> None:
+def make_schema_golden(folder: str, name: str) -> None:
     """Write the file of one of PLAIN_VARIANTS anew."""
     variant = PLAIN_VARIANTS[name]
+    statements: Sequence[str] = _STATEMENTS if folder == "schema_mutations" else _KEY_STATEMENTS
+    if variant.line == "5.0":
+        variant = variant.with_settings({"dynamic_data_masking_enabled": True})
+    else:
+        statements = [each for each in statements if "MASKED" not in each]
     options = SandboxOptions(cassandra=variant.line, pulsar=False, cassandra_settings=variant.settings)
     with Sandbox(options) as sandbox:
         node = sandbox.node
         with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
-            for statement in STATEMENTS:
+            for statement in statements:
                 session.execute(statement)
             time.sleep(_SYNC_S)
         schema = {
@@ -65,9 +88,9 @@ def make_schema_golden(name: str) -> None:
         # On 3.11 a segment is in cdc_raw when it is discarded.
         paths = {path.name: path for folder in (node.cdc_raw, node.commitlog_dir) for path in folder.glob("*.log")}
         entries = [entry for name in sorted(paths) for entry in _entries(paths[name], ids)]
-    content = {"statements": STATEMENTS, "schema": schema, "entries": entries}
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=0) + "\n")
+    content = {"statements": statements, "schema": schema, "entries": entries}
+    (FOLDER / folder).mkdir(exist_ok=True)
+    (FOLDER / folder / f"{name}.json").write_text(json.dumps(content, indent=0) + "\n")
 
 
 def _explains_the_log(row: dict[str, object]) -> bool:
@@ -93,5 +116,5 @@ def _entries(path: Path, ids: set[bytes]) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        make_schema_golden(each)
+    for each in sys.argv[2:]:
+        make_schema_golden(sys.argv[1], each)

@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 
 from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.events.mutation_events import TableEvent
 from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
@@ -27,6 +28,7 @@ from change_agent.schema.table_metadata import KnownTables
 from schemas.system_schema import SystemSchema
 
 _FOLDER = Path(__file__).parents[2] / "golden" / "schema_mutations"
+_KEYS_FOLDER = Path(__file__).parents[2] / "golden" / "schema_key_mutations"
 _NODE = UUID(int=9)
 _GOLDEN = sorted(path.stem for path in _FOLDER.glob("*.json"))
 
@@ -96,6 +98,10 @@ class _Reader:
         self._segment_id = 0
 
     def read(self, entries: Sequence[_Entry]) -> Iterator[tuple[UUID, int]]:
+        for each in self.events(entries):
+            yield each.keys.table.table_id, int.from_bytes(each.event.clustering[0] or b"", "big")
+
+    def events(self, entries: Sequence[_Entry]) -> Iterator[TableEvent]:
         for entry in entries:
             self._begin(entry["segment_id"])
             payload = bytes.fromhex(entry["payload"])
@@ -105,8 +111,7 @@ class _Reader:
                 entry["version"],
                 CommitLogEntry(entry["position"], payload),
             )
-            for each in found or ():
-                yield each.keys.table.table_id, int.from_bytes(each.event.clustering[0] or b"", "big")
+            yield from found or ()
         self.parked.save()
 
     def _begin(self, segment_id: int) -> None:
@@ -126,6 +131,13 @@ class _Reader:
 def golden(request: pytest.FixtureRequest) -> _Golden:
     """What one Cassandra wrote."""
     content: _Golden = json.loads((_FOLDER / f"{request.param}.json").read_text())
+    return content
+
+
+@pytest.fixture(params=sorted(path.stem for path in _KEYS_FOLDER.glob("*.json")))
+def key_golden(request: pytest.FixtureRequest) -> _Golden:
+    """What one Cassandra wrote while key columns were changed."""
+    content: _Golden = json.loads((_KEYS_FOLDER / f"{request.param}.json").read_text())
     return content
 
 
@@ -210,6 +222,33 @@ def test_a_change_of_the_schema_that_cannot_be_read_is_told_and_not_parked(
     assert "a change of the schema cannot be read" in caplog.text
     rows = [golden["entries"][at]["position"] for at in _rows(golden)]
     assert [each.position for each in reader.parked.waiting(0, 100)] == rows
+    reader.close()
+
+
+def test_rows_around_changes_of_key_columns_keep_their_whole_keys(key_golden: _Golden, tmp_path: Path) -> None:
+    """RENAME of partition and clustering key columns, of a field of a key's type, and a masked column (5.0)."""
+    reader = _Reader(tmp_path, key_golden["schema"])
+    events = list(reader.events(key_golden["entries"]))
+    names = [", ".join(column.name for column in each.keys.table.primary_key) for each in events]
+    inserts = [each for each in key_golden["statements"] if each.startswith("INSERT")]
+    assert names == [each.partition("(")[2].partition(", v)")[0] for each in inserts]
+    # 'a', the value of the type as an Avro record, and the clustering key: 1 to 6.
+    assert [each.event.key for each in events] == [b"\x02a\x02\x02\x02" + bytes([2 * ck]) for ck in range(1, 7)]
+    assert [column.name for column in events[-1].keys.table.value_columns] == ["v"]
+    assert reader.parked.count == 0
+    reader.close()
+
+
+def test_a_table_may_use_a_type_that_only_the_node_named(golden: _Golden, tmp_path: Path) -> None:
+    """The log has no CREATE TYPE any more; no table used the type when the node named it."""
+    schema = golden["schema"]
+    [types_id] = [str(row["id"]).replace("-", "") for row in schema["tables"] if row["table_name"] == "types"]
+    point = {"keyspace_name": "k", "type_name": "point", "field_names": ["x", "y"], "field_types": ["int", "text"]}
+    entries = [each for each in golden["entries"] if types_id not in each["payload"]]
+    assert len(entries) == len(golden["entries"]) - 1
+    reader = _Reader(tmp_path, {**schema, "types": [point | {"written_us": 1}]})
+    assert [ck for _, ck in reader.read(entries)] == [1, 3, 4, 5, 6, 7]
+    assert reader.parked.count == 0
     reader.close()
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -19,8 +19,9 @@ from change_agent.schema.schema_mutations import SchemaChange, TableChange, Type
 from change_agent.schema.schema_store import SchemaStore, schema_bytes
 from change_agent.schema.table_versions import LogEvidence, WrittenWhen
 from change_agent.sqlite_file import UnwritableFileError
+from schemas.cql_type import UserType
 from schemas.errors import ConfigError
-from schemas.system_schema import Row, SystemSchema
+from schemas.system_schema import Row, SystemSchema, tables_of
 from schemas.table_metadata import TableMetadata
 
 _NODE = UUID(int=9)
@@ -28,10 +29,12 @@ _OLD, _NEW, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 _S = 1_000_000
 
 
-def _column(table: str, name: str, cql_type: str, kind: str = "regular") -> Row:
+def _column(table: str, name: str, cql_type: str, kind: str = "regular", position: int | None = None) -> Row:
+    if position is None:
+        position = 0 if kind == "partition_key" else -1
     return {
         "keyspace_name": "ks", "table_name": table, "column_name": name, "kind": kind,
-        "position": 0 if kind == "partition_key" else -1, "clustering_order": "none", "type": cql_type,
+        "position": position, "clustering_order": "none", "type": cql_type,
     }  # fmt: skip
 
 
@@ -53,11 +56,13 @@ def _schema(*tables: Row, columns: Sequence[Row] = (), key_type: str = "int") ->
     return NodeSchema(node_id=_NODE, schema=schema)
 
 
-def _change(table_id: UUID, since_us: int, *, cdc: bool, columns: Sequence[Row] = ()) -> SchemaChange:
+def _change(
+    table_id: UUID, since_us: int, *, cdc: bool, columns: Sequence[Row] = (), removed: Iterable[str] = ()
+) -> SchemaChange:
     """What the log says about a table `t`."""
     table = TableChange(
         table_id=table_id, list_name="tables", keyspace="ks", name="t", since_us=since_us,
-        row=_table(table_id, "t", cdc=cdc), columns=tuple(columns), removed=frozenset(), dropped_columns=(),
+        row=_table(table_id, "t", cdc=cdc), columns=tuple(columns), removed=frozenset(removed), dropped_columns=(),
     )  # fmt: skip
     return SchemaChange(tables=(table,), types=())
 
@@ -193,6 +198,153 @@ def test_an_altered_table_that_was_never_known_stays_unknown(history: SchemaHist
     history.add(_schema())
     assert not history.note(_change(_OLD, 2 * _S, cdc=True, columns=[_column("t", "w", "text")]), 1, 300)
     assert _OLD not in history.tables
+
+
+def _two_keys(first: str = "a", second: str = "b", *more: Row) -> list[Row]:
+    """Columns of a table `t` with two partition key columns, a clustering column `c` and a column `v`."""
+    keys = [_column("t", first, "text", "partition_key"), _column("t", second, "text", "partition_key", 1)]
+    return [*keys, _column("t", "c", "int", "clustering", 0), _column("t", "v", "int"), *more]
+
+
+def _add_two_keys(history: SchemaHistory, written_us: int, columns: Sequence[Row]) -> None:
+    schema = _schema(_table(_OLD, "t", written_us=written_us)).schema
+    history.add(NodeSchema(node_id=_NODE, schema={**schema, "columns": columns}))
+
+
+def _names(table: TableMetadata) -> list[list[str]]:
+    return [
+        [each.name for each in columns]
+        for columns in (table.partition_key, table.clustering_key, table.regular_columns)
+    ]
+
+
+def test_a_renamed_key_column_leaves_the_others(history: SchemaHistory, tmp_path: Path) -> None:
+    """The log has the new name and deletes the old one; the other columns stay, for the next process too."""
+    _add_two_keys(history, 2 * _S, _two_keys())
+    [renamed, *_] = _two_keys("a2")
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
+    assert _names(history.tables[_OLD]) == [["a2", "b"], ["c"], ["v"]]
+    second = _two_keys("a2", "b2")[1]
+    assert history.note(_change(_OLD, 4 * _S, cdc=True, columns=[second], removed={"b"}), 1, 400)
+    clustering = _column("t", "c2", "int", "clustering", 0)
+    assert history.note(_change(_OLD, 5 * _S, cdc=True, columns=[clustering], removed={"c"}), 1, 500)
+    history.close()
+    again = _reopened(tmp_path)
+    assert _names(again.tables[_OLD]) == [["a2", "b2"], ["c2"], ["v"]]
+    again.close()
+
+
+def test_key_columns_that_an_alter_writes_as_they_were_leave_the_others(history: SchemaHistory) -> None:
+    """As MASKED of Cassandra 5.0 does."""
+    _add_two_keys(history, 2 * _S, _two_keys())
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=_two_keys()[:1]), 1, 300)
+    assert _names(history.tables[_OLD]) == [["a", "b"], ["c"], ["v"]]
+
+
+def test_a_table_that_is_made_again_with_its_id_has_the_new_columns(history: SchemaHistory) -> None:
+    """CREATE TABLE ... WITH ID, here with one partition key column fewer."""
+    _add_two_keys(history, 2 * _S, _two_keys())
+    history.add(_schema())
+    columns = [_column("t", "a", "text", "partition_key"), _column("t", "w", "int")]
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=columns), 1, 300)
+    assert _names(history.tables[_OLD]) == [["a"], [], ["w"]]
+
+
+def test_a_renamed_table_that_was_never_known_stays_unknown(history: SchemaHistory) -> None:
+    """The columns that the statement does not name are unknown."""
+    history.add(_schema())
+    [renamed, *_] = _two_keys("a2")
+    assert not history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
+    assert _OLD not in history.tables
+
+
+def test_a_whole_table_with_the_tombstone_of_a_column_is_known(history: SchemaHistory) -> None:
+    """As another node's schema has it when it is taken over; `x` was dropped."""
+    history.add(_schema())
+    columns = [_column("t", "a", "text", "partition_key"), _column("t", "w", "int")]
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=columns, removed={"x"}), 1, 300)
+    assert _names(history.tables[_OLD]) == [["a"], [], ["w"]]
+
+
+def test_a_name_between_two_renames_is_no_further_key_column(history: SchemaHistory, tmp_path: Path) -> None:
+    """The node names the last one first; the log tells of the one before later."""
+    _add_two_keys(history, 9 * _S, _two_keys("a3", "b", _column("t", "w", "int")))
+    [renamed, *_] = _two_keys("a2")
+    history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
+    older, newest = (tables_of(each.rows)[_OLD] for each in SchemaStore(tmp_path).definitions())
+    assert _names(newest) == [["a3", "b"], ["c"], ["v", "w"]]
+    assert _names(older)[0] == ["a2", "b"]
+
+
+def _address(since_us: int, *fields: str) -> Row:
+    names, types = list(fields), ["int"] * len(fields)
+    return {
+        "keyspace_name": "ks", "type_name": "address", "field_names": names, "field_types": types,
+        "written_us": since_us,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["at once", "by the next process"])
+def test_a_new_table_may_use_a_type_that_only_the_node_named(
+    history: SchemaHistory, tmp_path: Path, restarts: bool
+) -> None:
+    """The log of the type is long gone. The node has the table with another `cdc` by now: both definitions are known."""
+    schema = _schema(_table(_OTHER, "o", written_us=1)).schema
+    node = NodeSchema(node_id=_NODE, schema={**schema, "types": [_address(2 * _S, "x")]})
+    history.add(node)
+    if restarts:
+        history.close()
+        history = _reopened(tmp_path)
+    key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "frozen<address>")
+    assert history.note(_change(_NEW, 5 * _S, cdc=True, columns=[key, column]), 1, 200)
+    assert [str(each.type) for each in history.tables[_NEW].regular_columns] == ["frozen<address>"]
+    off = _schema(_table(_NEW, "t", cdc=False, written_us=9 * _S), columns=[column])
+    history.add(NodeSchema(node_id=_NODE, schema={**off.schema, "types": [_address(2 * _S, "x")]}))
+    assert not history.tables[_NEW].cdc
+    assert _chosen(history, _NEW, 6 * _S).cdc
+    history.close()
+
+
+def test_an_added_column_may_have_a_type_that_only_the_node_named(history: SchemaHistory) -> None:
+    """The table did not use the type before."""
+    history.add(_schema(_table(_OLD, "t", written_us=2 * _S)))
+    assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=[_column("t", "w", "frozen<address>")]), 1, 300)
+    assert [str(each.type) for each in history.tables[_OLD].regular_columns] == ["frozen<address>"]
+
+
+def test_of_a_types_definitions_the_one_of_the_time_counts(history: SchemaHistory) -> None:
+    """Also when the node named the later one first, and the log tells of the earlier one after that."""
+    node = NodeSchema(node_id=_NODE, schema={**_schema().schema, "types": [_address(7 * _S, "x", "y", "z")]})
+    history.add(node)
+    for since_us, fields in ((1, ["x"]), (4, ["x", "y"])):
+        row = {name: value for name, value in _address(0, *fields).items() if name != "written_us"}
+        types = TypeChange(keyspace="ks", name="address", since_us=since_us * _S, row=row)
+        history.note(SchemaChange(tables=(), types=(types,)), 1, 100 + since_us)
+    key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "frozen<address>")
+    found = []
+    for since_us in (8, 2, 5):
+        history.note(_change(UUID(int=since_us), since_us * _S, cdc=True, columns=[key, column]), 1, 200 + since_us)
+        [value] = history.tables[UUID(int=since_us)].regular_columns
+        found.append(len(value.type.field_names) if isinstance(value.type, UserType) else 0)
+    assert found == [3, 1, 2]
+
+
+def test_types_that_the_node_named_while_the_disk_was_full_are_stored_later(
+    history: SchemaHistory, tmp_path: Path
+) -> None:
+    """As its tables are."""
+    history.add(NodeSchema(node_id=_NODE, schema={**_schema().schema, "types": []}))
+    database = history._opened()._database
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    large = NodeSchema(
+        node_id=_NODE, schema={**_schema().schema, "types": [_address(_S, *(f"f{each}" for each in range(2000)))]}
+    )
+    with pytest.raises(UnwritableFileError):
+        history.add(large)
+    database.execute("PRAGMA max_page_count = 10000")
+    history.add(large)
+    assert [each.name for each in SchemaStore(tmp_path).user_types()] == ["address"]
 
 
 def test_what_the_node_says_replaces_what_the_log_told(history: SchemaHistory) -> None:

@@ -7,6 +7,7 @@ on any machine.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import _pulsar
@@ -35,15 +36,21 @@ class CopyTopic:
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=10,
             )
-            self._producer: Final = client.create_producer(
-                topic, send_timeout_millis=_TIMEOUT_MS, batching_enabled=False
-            )
         except pulsar.ConsumerBusy as error:
             reason = (
                 "another agent, perhaps on another machine, has this node's positions: this one waits until it ends"
             )
             raise PublishError(topic, reason) from error
         except pulsar.PulsarException as error:
+            raise PublishError(topic, f"the copy of positions: {error}") from error
+        try:
+            self._producer: Final = client.create_producer(
+                topic, send_timeout_millis=_TIMEOUT_MS, batching_enabled=False
+            )
+        except pulsar.PulsarException as error:
+            # The client keeps an open consumer, and the next try would be refused because of it.
+            with suppress(pulsar.PulsarException):
+                self._consumer.close()
             raise PublishError(topic, f"the copy of positions: {error}") from error
 
     def read(self) -> bytes | None:

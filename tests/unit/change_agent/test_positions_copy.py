@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import cast
 
+import pulsar
 import pytest
 
 from change_agent.errors import PublishError
+from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.segment_ids import SegmentIds
@@ -142,3 +145,34 @@ def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
     assert made.copy.restore() is None
     again = _Agent(_Topic(format_positions(0, _STORED), refusals=1))
     assert again.copy.restore() == _STORED
+
+
+class _Client:
+    """A broker that allows one consumer, and refuses the first producer."""
+
+    def __init__(self) -> None:
+        self.consumers = self.producers = 0
+
+    def subscribe(self, topic: str, name: str, **options: object) -> _Client:
+        if self.consumers:
+            raise pulsar.ConsumerBusy("busy")
+        self.consumers += 1
+        return self
+
+    def create_producer(self, topic: str, **options: object) -> _Client:
+        self.producers += 1
+        if self.producers == 1:
+            raise pulsar.Timeout("timeout")
+        return self
+
+    def close(self) -> None:
+        self.consumers -= 1
+
+
+def test_a_claim_whose_producer_is_refused_is_not_in_the_way_of_the_next_try() -> None:
+    """Its consumer would be taken for another agent."""
+    client = _Client()
+    with pytest.raises(PublishError, match="timeout"):
+        CopyTopic(cast(pulsar.Client, client), "positions")
+    CopyTopic(cast(pulsar.Client, client), "positions")
+    assert client.consumers == 1

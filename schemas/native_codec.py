@@ -18,11 +18,11 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
 from schemas.java_text import java_double_text, java_float_text
+from schemas.long_numbers import decimal_of, integer_text
 
 __all__ = [
     "CODECS", "AvroSchema", "AvroValue", "JsonText", "NativeCodec", "ValueReader",
@@ -274,7 +274,7 @@ def _duration_json(value: AvroValue) -> str:
 
 def _varint_text(value: AvroValue) -> str:
     assert isinstance(value, bytes)
-    return str(int.from_bytes(value, "big", signed=True))
+    return integer_text(int.from_bytes(value, "big", signed=True))
 
 
 def _decimal_text(value: AvroValue) -> str:
@@ -282,8 +282,7 @@ def _decimal_text(value: AvroValue) -> str:
     assert isinstance(value, dict)
     unscaled, scale = value["bigint"], value["scale"]
     assert isinstance(unscaled, bytes) and isinstance(scale, int)
-    number = int.from_bytes(unscaled, "big", signed=True)
-    return str(Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)))
+    return str(decimal_of(int.from_bytes(unscaled, "big", signed=True), scale))
 
 
 def _timestamp_text(value: AvroValue) -> str:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType
+from schemas.long_numbers import decimal_of
 
 __all__ = ["ClusteringOrder", "Order", "order_of", "sized_values"]
 
@@ -104,8 +105,7 @@ def _java_float_order(value: float) -> tuple[bool, float, float]:
 
 
 def _decimal(data: bytes) -> Decimal:
-    unscaled = int.from_bytes(data[4:], "big", signed=True)
-    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -_INT32.unpack_from(data)[0]))
+    return decimal_of(int.from_bytes(data[4:], "big", signed=True), _INT32.unpack_from(data)[0])
 
 
 def _uuid(data: bytes) -> tuple[int, int, bytes]:

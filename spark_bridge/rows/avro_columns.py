@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Final, Literal
 
 from pyspark.sql import Column, Row
@@ -34,6 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from schemas.long_numbers import decimal_of, integer_text
 from spark_bridge.rows.avro_types import AvroType, Converter, bare_type, field_types, named_records, nullable, same
 from spark_bridge.spark_line import try_cast
 from spark_bridge.topics.topic_schemas import AvroRecord
@@ -186,11 +186,9 @@ def _does_not_fit(name: str, shown: Column, spark_type: str) -> Column:
 
 
 def _varint_text(value: bytes) -> str:
-    return str(int.from_bytes(value, "big", signed=True))
+    return integer_text(int.from_bytes(value, "big", signed=True))
 
 
 def _decimal_text(row: Row) -> str:
-    unscaled = int.from_bytes(row["bigint"], "big", signed=True)
-    digits = tuple(map(int, str(abs(unscaled))))
     # "to-scientific-string": what Cassandra's JSON and BigDecimal.toString give
-    return str(Decimal((unscaled < 0, digits, -row["scale"])))
+    return str(decimal_of(int.from_bytes(row["bigint"], "big", signed=True), row["scale"]))

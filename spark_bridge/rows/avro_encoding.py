@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from schemas.long_numbers import integer_of
 from spark_bridge.rows.avro_types import AvroType, Converter, bare_type, field_types, named_records, nullable, same
 from spark_bridge.rows.typed import with_times_as_numbers
 from spark_bridge.topics.topic_schemas import AvroRecord
@@ -122,7 +123,7 @@ class AvroEncoder:
         """A function that converts the argument of a Python UDF to Avro's form of numbers, and its result's type."""
         match found, bare_type(avro_type, self._named):
             case StringType(), {"logicalType": "cql_varint"}:
-                return nullable(lambda text: _bytes_of(int(text))), BinaryType()
+                return nullable(lambda text: _bytes_of(integer_of(text))), BinaryType()
             case StringType(), {"logicalType": "cql_decimal"}:
                 return nullable(_bytes_and_scale), _NUMBER
             case ArrayType(elementType=inner), {"items": items}:
@@ -175,5 +176,4 @@ def _bytes_of(number: int) -> bytes:
 
 def _bytes_and_scale(text: str) -> tuple[bytes, int]:
     sign, digits, exponent = Decimal(text).as_tuple()
-    unscaled = int("".join(map(str, digits)) or "0")
-    return _bytes_of(-unscaled if sign else unscaled), -cast("int", exponent)
+    return _bytes_of(int(Decimal((sign, digits, 0)))), -cast("int", exponent)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from schemas.long_numbers import decimal_of
 from spark_bridge.rows.avro_types import AvroType, bare_type, named_records
 from spark_bridge.rows.fold import Bounds
 from spark_bridge.rows.record_reader import record_reader
@@ -170,5 +171,4 @@ def _float_order(value: float) -> tuple[bool, float, float]:
 
 
 def _decimal(value: Mapping[str, Any]) -> Decimal:
-    unscaled = int.from_bytes(value["bigint"], "big", signed=True)
-    return Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -value["scale"]))
+    return decimal_of(int.from_bytes(value["bigint"], "big", signed=True), value["scale"])

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.streaming.query import StreamingQuery
-from tenacity import RetryCallState, retry, retry_if_exception, stop_after_attempt, wait_fixed
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 
 from schemas.errors import CdcError, ConfigError
 from schemas.hidden_columns import HiddenColumns
@@ -78,6 +78,8 @@ _LOST_WORKER: Final = {
 }
 """Error texts of Spark, and their meaning. The micro-batch is then retried: each of its steps may be repeated."""
 _ATTEMPTS: Final = 10
+"""How often the same micro-batch is tried."""
+_PAUSE_S: Final = 2
 
 
 def _lost_worker(error: BaseException | None) -> str | None:
@@ -86,18 +88,39 @@ def _lost_worker(error: BaseException | None) -> str | None:
     return next((why for text, why in _LOST_WORKER.items() if text in str(error)), None)
 
 
-def _log_retry(state: RetryCallState) -> None:
-    why = None if state.outcome is None else _lost_worker(state.outcome.exception())
-    _log.warning("%s; the micro-batch is done again (retry %d of %d)", why, state.attempt_number, _ATTEMPTS - 1)
+class _Failures:
+    """Counts the lost workers since the last micro-batch that was applied: a following job may run for months."""
+
+    def __init__(self, totals: Mapping[str, int]) -> None:
+        """`totals`: the counts of the job, which change while it runs."""
+        self._totals = totals
+        self._batches = totals["batches"]
+        self._number = 0
+
+    def are_many(self, state: RetryCallState) -> bool:
+        """Count one more. Return True if the job should end."""
+        batches = self._totals["batches"]
+        self._number = self._number + 1 if batches == self._batches else 1
+        self._batches = batches
+        return self._number >= _ATTEMPTS
+
+    def log(self, state: RetryCallState) -> None:
+        """Log the last one that was counted."""
+        why = None if state.outcome is None else _lost_worker(state.outcome.exception())
+        _log.warning("%s; the micro-batch is done again (retry %d of %d)", why, self._number, _ATTEMPTS - 1)
 
 
-_again_without_worker = retry(
-    retry=retry_if_exception(lambda error: _lost_worker(error) is not None),
-    stop=stop_after_attempt(_ATTEMPTS),
-    wait=wait_fixed(2),
-    before_sleep=_log_retry,
-    reraise=True,
-)
+def _again_without_worker(step: Callable[[], None], totals: Mapping[str, int]) -> None:
+    """Call `step`, and call it again each time that it lost a worker. `totals`: see `_Failures`."""
+    failures = _Failures(totals)
+    retrying = Retrying(
+        retry=retry_if_exception(lambda error: _lost_worker(error) is not None),
+        stop=failures.are_many,
+        wait=wait_fixed(_PAUSE_S),
+        before_sleep=failures.log,
+        reraise=True,
+    )
+    retrying(step)
 
 
 class JobSettings(TypedDict, total=False):
@@ -234,7 +257,6 @@ def _run(
     steps.completeness.ask()
     ends = _ends(parsed)
 
-    @_again_without_worker
     def run() -> None:
         stream = raw_stream(spark, given).writeStream.foreachBatch(steps.apply)
         stream = stream.option("checkpointLocation", checkpoint)
@@ -252,7 +274,7 @@ def _run(
 
     def run_to(ends: Mapping[str, Position]) -> None:
         while True:
-            run()
+            _again_without_worker(run, steps.totals)
             if following is not None and following.stopping.is_set():
                 return
             reached = logged_end(checkpoint, ends.keys(), partial(HadoopFolder, spark)) or {}
@@ -262,7 +284,7 @@ def _run(
     run_to(ends)
     if heal is not None and heal(spark):
         run_to(_ends(parsed))
-    _again_without_worker(steps.end)(spark)
+    _again_without_worker(partial(steps.end, spark), steps.totals)
     totals = steps.totals
     return MirrorSummary(
         batches=totals["batches"],

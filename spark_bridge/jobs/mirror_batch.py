@@ -350,11 +350,13 @@ class MirrorBatch:
 
         `histories`: those that do not have this epoch, if that is known already.
         """
+        # a following mirror must survive a restart of the broker
+        patience_s = float(self._options.operation_timeout_seconds)
         # after the content was read: every schema version of its records is registered by now
         creations, schemas = at_once(
             raw.sparkSession,
-            lambda: known_creations(applied, self._options),
-            lambda: TopicSchemas.fetch(self._options),
+            lambda: known_creations(applied, self._options, patience_s=patience_s),
+            lambda: TopicSchemas.fetch(self._options, patience_s=patience_s),
         )
         assert isinstance(creations, dict)
         assert isinstance(schemas, TopicSchemas)

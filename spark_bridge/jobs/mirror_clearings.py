@@ -54,7 +54,7 @@ class PendingClearings:
         left = self.left(applied)
         if not left or applied.begins_anew or applied.life is None:
             return []
-        with PulsarAdmin(self.options) as admin:
+        with PulsarAdmin(self.options, patience_s=self.options.operation_timeout_seconds) as admin:
             names = admin.topic_partitions()
             return [each for each in left if _is_reached(each, names, applied, admin)]
 

@@ -40,7 +40,7 @@ from spark_bridge.rows.key_columns import OWNER_TIME_ZONE
 from spark_bridge.rows.record_places import record_place
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
-from spark_bridge.topics.admin import PulsarAdmin
+from spark_bridge.topics.admin import PATIENCE_S, PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, Numbers
 from spark_bridge.topics.positions import Position, topic_of
 from spark_bridge.topics.table_clearing import TableClearing, clearing_from_state
@@ -493,15 +493,15 @@ def not_applied(applied: Applied) -> Column:
     return is_new
 
 
-def known_creations(applied: Applied, options: BridgeOptions) -> dict[str, str]:
-    """When Pulsar made the topic partitions that exist now, as far as Pulsar returns this.
+def known_creations(applied: Applied, options: BridgeOptions, *, patience_s: float = PATIENCE_S) -> dict[str, str]:
+    """When Pulsar made the topic partitions that exist now, as far as Pulsar returns this. `patience_s`: see PulsarAdmin.
 
     Raises OtherTopicError if a position of the mirror belongs to a topic that existed before under this name: records
     of the new topic would be skipped, or lose against those that the mirror knows. Raises TopicError,
     PulsarUnreachableError.
     """
     found: dict[str, str] = {}
-    with PulsarAdmin(options) as admin:
+    with PulsarAdmin(options, patience_s=patience_s) as admin:
         for topic in admin.topic_partitions():
             now, before = admin.creation(topic), applied.creations.get(topic)
             if now is not None:

@@ -224,7 +224,7 @@ def _refuse_gap(options: BridgeOptions, span: TopicRange, after: Place, before: 
     ]
     if not missed or not options.fail_on_data_loss:
         return
-    with PulsarAdmin(options) as admin:
+    with PulsarAdmin(options, patience_s=options.operation_timeout_seconds) as admin:
         left = {each.ledger for each in admin.ledgers(span.partition_topic)}
     if not left.issuperset(each.ledger for each in missed):
         until = Position(*before) if before else span.end

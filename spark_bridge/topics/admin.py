@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, NotRequired, Self, TypedDict
+from typing import Any, ClassVar, Final, NotRequired, Self, TypedDict
 from urllib.parse import quote, unquote_plus
 
 import httpx
@@ -30,7 +30,10 @@ from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.positions import BEGINNING, Ledger, Position, topic_of
 
-__all__ = ["PulsarAdmin", "RegisteredSchema"]
+__all__ = ["PATIENCE_S", "PulsarAdmin", "RegisteredSchema"]
+
+PATIENCE_S: Final = 5.0
+"""For how long a request of a step that somebody waits for is retried. A running job waits longer."""
 
 
 class RegisteredSchema(TypedDict):
@@ -51,7 +54,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
     _not_sent: ClassVar = (RedirectError, httpx.InvalidURL)
     _unanswered: ClassVar = (httpx.TransportError,)
 
-    def __init__(self, options: BridgeOptions, *, patience_s: float = 5.0) -> None:
+    def __init__(self, options: BridgeOptions, *, patience_s: float = PATIENCE_S) -> None:
         """`patience_s`: for how long a request is retried while the service does not answer."""
         self._options = options
         self._topics = options.topic_names

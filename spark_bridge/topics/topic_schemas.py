@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_bridge.errors import TopicError
-from spark_bridge.topics.admin import PulsarAdmin, RegisteredSchema
+from spark_bridge.topics.admin import PATIENCE_S, PulsarAdmin, RegisteredSchema
 from spark_bridge.topics.options import BridgeOptions
 
 __all__ = ["AvroRecord", "SchemaVersion", "TopicSchemas"]
@@ -48,9 +48,12 @@ class TopicSchemas:
         return names.difference(_names(self.newest.key)).difference(names.intersection(*later))
 
     @classmethod
-    def fetch(cls, options: BridgeOptions) -> TopicSchemas:
-        """Ask the registry about the options' one topic. Raises ConfigError, TopicError, PulsarUnreachableError."""
-        with PulsarAdmin(options) as admin:
+    def fetch(cls, options: BridgeOptions, *, patience_s: float = PATIENCE_S) -> TopicSchemas:
+        """Ask the registry about the options' one topic. `patience_s`: see PulsarAdmin.
+
+        Raises ConfigError, TopicError, PulsarUnreachableError.
+        """
+        with PulsarAdmin(options, patience_s=patience_s) as admin:
             admin.topic_partitions()  # a missing topic must give another message than a topic without a schema
             return cls.parse(options.only_topic, admin.schemas(options.only_topic))
 

@@ -52,12 +52,18 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
 
 
 def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its progress is made anew, and not from the one before."""
+    """Its progress is made anew, and not from the one before. Pulsar is waited for as long as a query waits for it."""
     saved = list[Applied]()
     version = SchemaVersion(version=0, key=_RECORD, value=_RECORD)
+    patience = list[float]()
+
+    def fetch(options: BridgeOptions, *, patience_s: float) -> TopicSchemas:
+        patience.append(patience_s)
+        return TopicSchemas(topic="t", versions=(version,))
+
     monkeypatch.setattr(mirror_batch, "at_once", _in_turn)
-    monkeypatch.setattr(mirror_batch, "known_creations", lambda *_: {})
-    monkeypatch.setattr(TopicSchemas, "fetch", lambda _: TopicSchemas(topic="t", versions=(version,)))
+    monkeypatch.setattr(mirror_batch, "known_creations", lambda *_, **more: patience.append(more["patience_s"]) or {})
+    monkeypatch.setattr(TopicSchemas, "fetch", fetch)
     monkeypatch.setattr(mirror_batch, "follow_schema", lambda *_: SimpleNamespace(gone_until={}))
     monkeypatch.setattr(mirror_batch, "tag_commits", lambda *_: None)
     monkeypatch.setattr(MirrorBatch, "_fold_and_merge", lambda *_: ({}, None, Run(0, "", 0)))
@@ -67,3 +73,4 @@ def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.Monk
     raw = cast("DataFrame", SimpleNamespace(sparkSession=session))
     batch._apply(raw, Applied(epoch=1, may_lack="why"), NO_CONTENT, is_new_table=False, table_bytes=0)
     assert [(each.epoch, each.may_lack) for each in saved] == [(2, "why")]
+    assert patience == [30, 30]

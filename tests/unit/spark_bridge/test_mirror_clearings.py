@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Final
 
+import httpx
 import pytest
 
 from spark_bridge.jobs.mirror_clearings import PendingClearings
 from spark_bridge.jobs.mirror_state import Applied
+from spark_bridge.topics import admin
+from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.table_clearing import TableClearing
 from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
 
@@ -72,3 +76,21 @@ def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
         assert pending.reached(applied) == []
     assert pending.still_known(applied) == (CLEARING.name,)
     assert server.asked == []
+
+
+@pytest.mark.parametrize("server", [[(503, "starting"), NO_PARTITIONS]], indirect=True)
+def test_a_running_mirror_waits_for_a_broker_that_restarts(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its query does: if the micro-batch failed, a following mirror would end."""
+    patience = set[float]()
+
+    def wait(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
+        patience.add(patience_s)
+        return patiently(ask, patience_s)
+
+    monkeypatch.setattr(admin, "patiently", wait)
+    applied = Applied(epoch=1, table_id="a", table_generation=1, positions={TOPIC: (7, 3, -1)})
+    given = options(server, operationTimeoutSeconds="17")
+    assert PendingClearings.of([CLEARING], applied, given).reached(applied) == [CLEARING]
+    assert patience == {17}

@@ -90,12 +90,19 @@ def _order(cql_type: CqlType) -> Order:
             return lambda data: [orders[at % 2](each or b"") for at, each in enumerate(sized_values(data, _INT32.size))]
         case TupleType(types) | UserType(field_types=types):
             fields = [order_of(each) for each in types]
-            return lambda data: [
-                (0,) if each is None else (1, field(each))
-                for field, each in zip(fields, sized_values(data, 0), strict=False)
-            ]
+            return lambda data: _fields_order(data, fields)
         case _:
             return lambda data: data
+
+
+def _fields_order(data: bytes, fields: Sequence[Order]) -> list[tuple[object, ...]]:
+    """Sort key of a tuple or a user type. Fields that are missing at its end are the same as nulls there."""
+    found: list[tuple[object, ...]] = [
+        (0,) if each is None else (1, field(each)) for field, each in zip(fields, sized_values(data, 0), strict=False)
+    ]
+    while found and found[-1] == (0,):
+        found.pop()
+    return found
 
 
 def _java_float_order(value: float) -> tuple[bool, float, float]:

@@ -7,7 +7,7 @@ Cassandra source: o.a.c.db.marshal.DecimalType.compareCustom, IntegerType.compar
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from schemas.cql_type import (
@@ -46,7 +46,7 @@ def canonical_form(cql_type: CqlType) -> _Canonical | None:
         case MapType(key, value):
             return _of_parts([key, value], _INT32.size)
         case TupleType(types) | UserType(field_types=types):
-            return _of_parts(types, 0)
+            return _of_fields(types)
         case VectorType(element, dimension):
             of_element = canonical_form(element)
             return None if of_element is None else lambda data: _vector(data, dimension, of_element)
@@ -122,6 +122,21 @@ def _of_parts(types: Iterable[CqlType], header: int) -> _Canonical | None:
             found = value if of_part is None or value is None else of_part(value)
             parts.append(_INT32.pack(-1) if found is None else _INT32.pack(len(found)) + found)
         return b"".join(parts)
+
+    return form
+
+
+def _of_fields(types: Sequence[CqlType]) -> _Canonical:
+    """Canonical form of a tuple or a user type: fields that are missing at its end are the same as nulls there."""
+    forms = [canonical_form(each) for each in types]
+
+    def form(data: bytes) -> bytes:
+        parts, known = list[bytes](), 0
+        for of_field, value in zip(forms, sized_values(data, 0), strict=False):
+            found = value if of_field is None or value is None else of_field(value)
+            parts.append(_INT32.pack(-1) if found is None else _INT32.pack(len(found)) + found)
+            known = known if found is None else len(parts)
+        return b"".join(parts[:known] or parts[:1])
 
     return form
 

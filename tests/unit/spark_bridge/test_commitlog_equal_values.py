@@ -58,7 +58,9 @@ _USER_TYPE = UserType("k", "t", ("a", "b"), (_DECIMAL, _INT), True)
             [_collection(1, b"\0\0\0\1", _collection(1, _TWO)), _collection(1, b"\0\0\0\2", _collection(1, _ONE))],
         ),
         (TupleType((_DECIMAL, _INT)), [_sized(_ONE, None), _sized(_ONE_TOO, None)], [_sized(_ONE, b"\0\0\0\0")]),
-        (_USER_TYPE, [_sized(_ONE), _sized(_ONE_TOO)], [_sized(None), _sized(b"")]),
+        (_USER_TYPE, [_sized(_ONE), _sized(_ONE_TOO, None)], [_sized(None), _sized(b"")]),
+        (TupleType((_INT, _INT)), [_sized(b"\0\0\0\1"), _sized(b"\0\0\0\1", None)], [_sized(None, b"\0\0\0\1"), b""]),
+        (TupleType((_INT, _INT)), [_sized(None), _sized(None, None)], [b"", _sized(b""), _sized(b"\0\0\0\0")]),
         (
             VectorType(_DECIMAL, 2),
             [b"".join(bytes([len(each)]) + each for each in (_ONE, first)) for first in (_HUNDRED, _HUNDRED_TOO)],
@@ -74,14 +76,28 @@ def test_equal_values_have_one_form(cql_type: CqlType, same: Sequence[bytes], ot
     assert form(same[0]) not in {form(each) for each in other}
 
 
-@pytest.mark.parametrize(
-    "cql_type", [_INT, NativeType("double"), MapType(_INT, _INT, True), TupleType((_INT,)), VectorType(_INT, 2)]
-)
+@pytest.mark.parametrize("cql_type", [_INT, NativeType("double"), MapType(_INT, _INT, True), VectorType(_INT, 2)])
 def test_other_types_cost_nothing(cql_type: CqlType) -> None:
     """Their bytes are what Cassandra compares; changes pass as they are."""
     assert canonical_form(cql_type) is None
     changes = [Change("row", (b"x",), cells=[(("v", None), Cell(b"a", 1))])]
     assert EqualValues(_table(cql_type), {"m": MapType(_INT, _DECIMAL)}).unified(changes) is changes
+
+
+_FIELDS = st.lists(st.none() | st.sampled_from([b"", b"\0\0\0\1", b"\xff\xff\xff\xff"]), min_size=1, max_size=3)
+
+
+@given(_FIELDS, _FIELDS)
+def test_fields_that_are_missing_at_the_end_are_nulls(
+    left: Sequence[bytes | None], right: Sequence[bytes | None]
+) -> None:
+    """As after ALTER TYPE ADD: TupleType.compareCustom. The order finds the same values equal."""
+    fields = TupleType((_INT, _INT, _INT))
+    form, order = canonical_form(fields), order_of(fields)
+    assert form is not None
+    is_equal = [*left, None, None][:3] == [*right, None, None][:3]
+    assert (form(_sized(*left)) == form(_sized(*right))) == is_equal
+    assert (order(_sized(*left)) == order(_sized(*right))) == is_equal
 
 
 _DECIMALS = st.builds(_decimal, st.integers(-300, 300), st.integers(-3, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,8 @@ class TopicFiles:
         self.held: Final = HeldEvents(directory / name)
         self.too_large: Final = HeldEvents(directory / TOO_LARGE / name)
         self._refused_at: float | None = None
+        for each in (self.held, self.too_large):
+            _remove_if_empty(each)
         self._retry_too_large()
         self._report_damage(self.held)
 
@@ -61,6 +64,7 @@ class TopicFiles:
         try:
             file.append(payloads)
         except OSError as error:
+            _remove_if_empty(file)
             self._metrics.write_failures += 1
             if self._refused_at is None:
                 _log.error("%s cannot be written (%s); its events wait, trying again", file.path, error.strerror)
@@ -96,3 +100,10 @@ class TopicFiles:
                 file.path,
                 file.path.name,
             )
+
+
+def _remove_if_empty(file: HeldEvents) -> None:
+    """Remove what an incomplete first write has left. Otherwise the agent would seem to hold events (`holds_events`)."""
+    if file.size == 0:
+        with suppress(OSError):
+            file.path.unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tracemalloc
 from pathlib import Path
 from uuid import UUID
@@ -9,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from change_agent.metrics import TableMetrics
-from change_agent.publishing.held_events import HeldEvents, holds_events
+from change_agent.publishing.held_events import TOO_LARGE, HeldEvents, holds_events
 from change_agent.publishing.held_frames import frame_of
 from change_agent.publishing.topic_files import TopicFiles
 from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents, encode_events
@@ -257,3 +259,36 @@ def test_what_is_appended_behind_bytes_that_went_bad_is_read_also_after_a_restar
     held.append([_message(3)])
     assert _read_all(held) == [3]
     assert _read_all(HeldEvents(path)) == [1, 3]
+
+
+def _files(folder: Path) -> TopicFiles:
+    return TopicFiles("events-ks.t", folder, "ks.t.events", TableMetrics(), lambda reason: None)
+
+
+@pytest.mark.parametrize("too_large", [False, True], ids=["held", "too large"])
+def test_a_refused_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, too_large: bool) -> None:
+    """It would count as events that are only on this disk."""
+    files = _files(tmp_path)
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("change_agent.publishing.held_events.os.fsync", refuse)
+        assert not (files.keep_too_large(_message(1)) if too_large else files.hold([_message(1)]))
+    assert not holds_events(tmp_path)
+    assert files.hold([_message(2)]) and holds_events(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr("change_agent.publishing.held_events.os.fsync", refuse)
+        assert not files.hold([_message(3)])
+    assert _read_all(HeldEvents(tmp_path / "ks.t.events"))[:1] == [2]
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0"], ids=["empty", "a few bytes"])
+def test_the_rest_of_a_first_write_that_a_kill_ended_is_removed(tmp_path: Path, content: bytes) -> None:
+    """Nobody else would remove it while the table's topic works."""
+    (tmp_path / TOO_LARGE).mkdir()
+    for each in (tmp_path / "ks.t.events", tmp_path / TOO_LARGE / "ks.t.events"):
+        each.write_bytes(content)
+    _files(tmp_path)
+    assert not holds_events(tmp_path)

@@ -137,6 +137,11 @@ class MutationInterpreter:
         return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
 
     @property
+    def left_out_ids(self) -> frozenset[bytes]:
+        """Ids of the tables whose changes are not published: those without CDC, and those that the filter leaves out."""
+        return self._left_out
+
+    @property
     def left_out_tables(self) -> list[TableMetadata]:
         """Tables, also dropped ones, that are not published by their newest definition and the filter.
 

@@ -30,8 +30,8 @@ class FinishedSegments(Protocol):
         Return the faulty segments that are set aside.
         """
 
-    def present(self) -> Collection[SegmentKey]:
-        """Keys of the segments whose files exist."""
+    def present(self) -> Collection[SegmentKey] | None:
+        """Keys of the segments whose files exist; None while they are not known."""
 
 
 class PositionsWriter(Stage):
@@ -131,8 +131,8 @@ class PositionsWriter(Stage):
         until_ms = max(self._stored.until_ms, self._positions.acknowledged_until_ms)
         present = self._finished_segments.present()
         # The key of a second reading whose file is gone is removed: if the file comes back, it is read again.
-        gone = [each for each in self._stored.finished.read_again() if each not in present]
-        finished = self._stored.finished.adding(ended, present).removing(gone)
+        gone = [] if present is None else [each for each in self._stored.finished.read_again() if each not in present]
+        finished = self._stored.finished.adding(ended, present or ()).removing(gone)
         positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
         if positions != self._stored:
             self._store.store(positions)

@@ -158,10 +158,9 @@ class Clearings:
         """
         self._ask_node()
         truncations, present = self._source.truncations, self._source.present
-        seen = (truncations, present, self._interpreter.schema_version)
-        if present is None or all(
-            a is b or a == b for a, b in zip(seen, self._seen or (None, None, None), strict=True)
-        ):
+        # A change of the table filter leaves the schema's version as it is.
+        seen = (truncations, present, self._interpreter.schema_version, self._interpreter.left_out_ids)
+        if present is None or all(a is b or a == b for a, b in zip(seen, self._seen or (None,) * 4, strict=True)):
             return
         self._seen = seen
         published = {each.table_id: each for each in self._interpreter.published_tables}

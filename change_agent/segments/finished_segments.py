@@ -60,9 +60,9 @@ class FinishedSegmentFiles:
                 set_aside.add(key)
         return frozenset(set_aside)
 
-    def present(self) -> Collection[SegmentKey]:
-        """Keys of the segments whose files exist."""
-        return self._follower.listed.keys()
+    def present(self) -> Collection[SegmentKey] | None:
+        """Keys of the segments whose files exist; None before the first listing."""
+        return self._follower.listed.keys() if self._follower.has_listed else None
 
     def _is_parked(self, segment: ReadableSegment) -> bool:
         """True when the segment has parked mutations, and its file must be kept in case their store is damaged."""

@@ -121,6 +121,7 @@ class SegmentFollower:
         self._unreported: set[SegmentKey] = set()
         # The segments of the last listing. Each listing replaces the mapping as a whole, because other threads read it.
         self.listed: Mapping[SegmentKey, ReadableSegment] = {}
+        self.has_listed = False
 
     def adopt(self, stored: StoredPositions) -> None:
         """Continue from these positions instead of those of the constructor. To be called before `run`."""
@@ -225,6 +226,7 @@ class SegmentFollower:
             return
         segments = self._second_readings.listed(segments, self.listed, self._ended)
         self.listed = {each.key: each for each in segments}
+        self.has_listed = True
         if self._detector.misses(self.listed):
             # A moment includes only listed segments: it would be passed without the changes of the missing segment.
             moment_ms = None

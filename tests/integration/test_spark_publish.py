@@ -204,8 +204,6 @@ def test_rows_folded_and_changes_replayed_are_the_table(
         published.run()
 
 
-@pytest.mark.extended
-@pytest.mark.spark_line("==4.1")
 def _expect_the_epoch_of_the_topic_behind(published: Published) -> None:
     """Nothing is sent twice. The mirror goes on when `rows-` is done: only `changes-` gets that record, and its epoch."""
     kept, reached = published.kept, published.kept.applied().epoch
@@ -221,6 +219,8 @@ def _expect_the_epoch_of_the_topic_behind(published: Published) -> None:
     assert kept.applied().epoch == reached + 1
 
 
+@pytest.mark.extended
+@pytest.mark.spark_line("==4.1")
 def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:

@@ -10,8 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
 from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.schema.table_metadata import KnownTables
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, Clearing, ClearingKind, MutationEvents, decode_events
 from schemas.progress_record import UNKNOWN_POSITION
 from schemas.truncation import Truncation
@@ -194,6 +196,29 @@ def test_a_truncation_in_a_segment_that_is_deleted_is_published_and_reported(
     agent.stop()
     _expect_sent(topics, place, [6])
     assert f"segment {_ID} was published and deleted before the truncation of table {_table_of(4)}" in caplog.text
+
+
+def test_the_drop_of_a_table_that_the_filter_has_admitted_since_is_found(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGHUP changes the filter. The schema stays the same until the table is dropped."""
+    table = next(each for each in tables.tables.values() if each.cdc)
+    known = KnownTables(version=1, node_id=UUID(int=1), tables=tables.tables)
+    monkeypatch.setattr(tables, "as_of", lambda *args, **more: known)
+    agent = StagedAgent(tmp_path, tables, clearings=_ClearingTopics())
+    for each in (agent._watcher, agent._parked, agent._store):
+        each.close()
+    clearings, interpreter = agent.follower._clearings, agent.follower._interpreter
+    assert clearings is not None
+    for wanted in (TableFilter(exclude=[table.full_name]), TableFilter()):
+        interpreter.use_filter(wanted)
+        interpreter.use_schema_of(0)
+        clearings.find(None)
+    tables.present = frozenset(tables.tables) - {table.table_id}
+    clearings.find(None)
+    assert {(table_id, each.kind) for table_id, each in clearings._pending.items()} == {
+        (table.table_id, ClearingKind.DROP)
+    }
 
 
 def test_a_drop_of_many_tables_waits_for_the_broker_once(

@@ -69,6 +69,28 @@ class _NoFiles:
         return ()
 
 
+class _NotListed(_NoFiles):
+    """Nothing has been listed yet, so no file is known to be gone."""
+
+    def present(self) -> None:
+        return None
+
+
+def test_second_readings_stay_finished_until_the_folder_was_listed(tmp_path: Path) -> None:
+    """The first positions are stored before the reader has listed anything."""
+    store = OffsetStore(tmp_path)
+    store.load()
+    stored = StoredPositions(finished=SegmentIds([(-7, -7), (7, 8)]))
+    found = []
+    for files in (_NotListed(), _NoFiles()):
+        positions = InflightPositions(max_events=10, max_bytes=10)
+        writer = PositionsWriter(store, stored, positions, files, AgentMetrics(), lambda: None, 1.0)
+        writer._store_and_let_go()
+        found.append(writer.stored.finished.runs)
+    store.close()
+    assert found == [[(-7, -7), (7, 8)], [(7, 8)]]
+
+
 def _bytes_of_a_store(directory: Path, finished: int) -> int:
     """What is allocated at most while one more segment finishes and positions are stored, beside so many finished ones."""
     positions = InflightPositions(max_events=10, max_bytes=10)

@@ -19,11 +19,12 @@ def differences(table: str, key: Sequence[str], cassandra: Iterable[Row], spark:
     """One line for each row that is missing, additional or not equal; empty if both sides are equal.
 
     `cassandra` holds rows as cassandra-driver gives them, `spark` rows as `Row.asDict(recursive=True)`.
+    Spark's times have no zone, and are in the zone of this process.
     """
     expected = {_key(row, key): row for row in cassandra}
     found: dict[str, Row] = {}
     lines: list[str] = []
-    for row in spark:
+    for row in map(_with_zones, spark):
         if (name := _key(row, key)) in found:
             lines.append(f"{table} {name}: is twice in Spark")
         found[name] = row
@@ -46,12 +47,27 @@ def _row_differences(expected: Row, found: Row) -> list[str]:
     return lines
 
 
+def _with_zones(row: Row) -> Row:
+    return {name: _with_zone(value) for name, value in row.items()}
+
+
+def _with_zone(value: object) -> object:
+    """A value of Spark. Its times get the zone of this process."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, Mapping):
+        return {_with_zone(name): _with_zone(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_zone(each) for each in value]
+    return value
+
+
 def _comparable(value: object) -> object:
     """The value in the form of both sides: text for uuids, UTC for times, dictionaries for maps and user types."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, datetime):
-        # The driver's times are naive, in UTC. Spark's naive times are in the machine's zone, here taken for UTC.
+        # The driver's times are naive, in UTC.
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if hasattr(value, "days_from_epoch"):  # cassandra.util.Date
         return date.fromordinal(date(1970, 1, 1).toordinal() + value.days_from_epoch)

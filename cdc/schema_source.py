@@ -7,10 +7,11 @@ maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from change_agent.schema.schema_history import read_newest_tables
@@ -20,6 +21,9 @@ from schemas.archived_schema import ArchivedSchema, ArchivedSchemaError
 from schemas.errors import CdcError, ConfigError
 from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
 from schemas.table_metadata import TableMetadata
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
 
 __all__ = ["ContactPoint", "SchemaFetchError", "fetch_schema", "load_schema", "parse_contact_point", "save_schema"]
 
@@ -89,9 +93,25 @@ def parse_contact_point(text: str) -> ContactPoint:
 
 def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | None = None) -> SystemSchema:
     """The rows of a node's `system_schema`, in the form of a schema file. Raises SchemaFetchError."""
-    from cassandra import DriverException, OperationTimedOut, RequestExecutionException
+    from cassandra import DriverException
+    from cassandra.cluster import NoHostAvailable
+
+    host, port = contact_point
+    try:
+        with _session(contact_point, credentials) as session:
+            return {name: [_json_row(row) for row in session.execute(select)] for name, select in SELECTS.items()}
+    except UnicodeError as error:  # a name such as `a..b`, which is not even looked up
+        raise SchemaFetchError(f"{host!r} is no host name ({one_line(error)}); check --contact-point") from error
+    except (NoHostAvailable, DriverException, OSError) as error:
+        raise SchemaFetchError(
+            f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {one_line(error)}"
+        ) from error
+
+
+@contextmanager
+def _session(contact_point: ContactPoint, credentials: tuple[str, str] | None) -> Iterator[Session]:
     from cassandra.auth import PlainTextAuthProvider
-    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
     from cassandra.policies import WhiteListRoundRobinPolicy
     from cassandra.query import dict_factory
 
@@ -108,12 +128,7 @@ def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | Non
         token_metadata_enabled=False,
     )
     try:
-        session = cluster.connect()
-        return {name: [_json_row(row) for row in session.execute(select)] for name, select in SELECTS.items()}
-    except (NoHostAvailable, DriverException, OperationTimedOut, RequestExecutionException, OSError) as error:
-        raise SchemaFetchError(
-            f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {one_line(error)}"
-        ) from error
+        yield cluster.connect()
     finally:
         cluster.shutdown()
 

@@ -14,7 +14,7 @@ import httpx
 from cdc.health.line_config import LineConfig
 from change_agent.configuration.connections import pulsar_auth, pulsar_tls
 from clients.admin_client import NOT_SENT, UNANSWERED, AdminClient, explained, reason_of, topic_path
-from schemas.errors import CdcError
+from schemas.errors import CdcError, ConfigError
 
 __all__ = ["NotThereError", "PulsarService", "PulsarServiceError"]
 
@@ -53,7 +53,8 @@ class NotThereError(PulsarServiceError):
 class PulsarService(AdminClient[httpx.Response]):
     """A client of the admin service, which several threads may use. Each request may wait for Pulsar.
 
-    All methods raise PulsarServiceError, and NotThereError for an object that does not exist.
+    All methods raise PulsarServiceError, and NotThereError for an object that does not exist. The constructor raises
+    ConfigError.
     """
 
     _api: ClassVar = "/v2"
@@ -67,10 +68,14 @@ class PulsarService(AdminClient[httpx.Response]):
         context = pulsar_tls(config)
         if self._auth is not None:
             self._auth.use_certificate(context)
-        # No proxy from the environment: it does not know the brokers.
-        self._http: Final = httpx.Client(
-            base_url=f"{self.url}/admin", timeout=timeout_s, verify=context, trust_env=False
-        )
+        try:
+            # No proxy from the environment: it does not know the brokers.
+            self._http: Final = httpx.Client(
+                base_url=f"{self.url}/admin", timeout=timeout_s, verify=context, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            reason = f"{self.url!r} is no URL ({error}); write one such as http://broker:8080"
+            raise ConfigError.of("pulsarAdminUrl", reason) from error
 
     def __enter__(self) -> Self:
         return self

@@ -39,6 +39,7 @@ __all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "toke
 # Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
     DriverException, NoHostAvailable, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints, OSError,
+    UnicodeError,
 )  # fmt: skip
 _TIMEOUT_S: Final = 10.0
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
@@ -225,6 +226,8 @@ def _reason(error: Exception) -> str:
     """One line with the node's own message, without the driver's, and with the option to check if it is known."""
     cause = node_errors(error, NoHostAvailable)[0]
     text = one_line(cause)
+    if isinstance(cause, UnicodeError):  # a name such as `a..b`, which is not even looked up
+        return f"an address is no host name ({text}); check contactPoints"
     refusal = certificate_refusal(text)
     if refusal is not None:
         return f"{refusal}; check cassandraTrustCertsFilePath and cassandraHostnameVerification"

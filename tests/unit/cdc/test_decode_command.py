@@ -52,6 +52,20 @@ def test_a_corrupt_segment_is_one_line_and_stays_where_it_is(tmp_path: Path) -> 
     assert segment.read_bytes() == bytes(content)
 
 
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("a..b", "'a..b' is no host name ("),
+        ("no-such-host.invalid", "cannot read the schema from no-such-host.invalid:9042 (is the node up"),
+    ],
+)
+def test_a_contact_point_that_cannot_be_looked_up_is_one_line(host: str, said: str) -> None:
+    """No traceback."""
+    done = _decode(GOLDEN.path, "--contact-point", host)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert done.stderr.startswith(f"cdc: {said}")
+
+
 def test_a_mutation_that_does_not_fit_its_schema_is_told_and_the_next_one_printed(tmp_path: Path) -> None:
     """One bad mutation hides nothing behind it."""
     schema = json.loads(GOLDEN.schema_file.read_bytes())

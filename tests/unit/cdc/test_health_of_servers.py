@@ -23,6 +23,7 @@ from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of
 from cdc.health.tables import gaps, tables
 from change_agent.schema.node_connection import NodeConnection
+from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from tests.servers.pages import Page, page, serving
 
@@ -293,6 +294,21 @@ def test_a_mirror_whose_state_is_damaged_is_a_failure(tmp_path: Path) -> None:
     with serving({}) as url, PulsarService(_line(url)) as service:
         found = mirror_finding(service, str(tmp_path), _WRITTEN_S)
     assert (found.level, found.text.startswith("cannot be read (Unterminated string")) == (Level.FAILURE, True)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://pulsar:80x"])
+def test_a_wrong_url_of_the_admin_service_is_a_mistake_of_the_configuration(url: str) -> None:
+    """One line."""
+    with pytest.raises(ConfigError, match=r"^pulsarAdminUrl: 'http://.*' is no URL \(.+\); write one such as http://"):
+        PulsarService(_line(url))
+
+
+def test_a_contact_point_that_is_no_host_name_is_a_failure() -> None:
+    """It is not even looked up."""
+    [found] = _cassandra(LineConfig.from_mapping({"contactPoints": "a..b"}))
+    assert found.level is Level.FAILURE
+    assert "does not answer: Cassandra at a..b port 9042: an address is no host name (" in found.text
+    assert found.text.endswith("; check contactPoints")
 
 
 _TOPICS: Final = "/admin/v2/persistent/public/default"

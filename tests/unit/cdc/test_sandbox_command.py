@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cdc.commands.sandbox import _check_folder
 from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.running import Condition, server_statuses, take_down
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
+from schemas.errors import ConfigError
 
 _REPOSITORY = Path(__file__).parents[3]
 _STATE = SandboxState(
@@ -89,6 +91,23 @@ def test_up_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
     run = _cdc("up", "--dir", tmp_path)
     assert run.returncode == 2
     assert run.stderr == f"cdc: --dir: {tmp_path} holds other files (thesis.txt, ...); take a new or empty folder\n"
+
+
+def test_up_takes_a_folder_whose_first_start_failed(tmp_path: Path) -> None:
+    """It failed before it wrote sandbox.json. Other files are still refused, and folders of servers that ran."""
+    names = ["lock", "cassandra-1", "cassandra-2", "pulsar", ".sandbox.json"]
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "supervisor.log").touch()
+    _check_folder(tmp_path)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"holds other files \(thesis\.txt, "):
+        _check_folder(tmp_path)
+    (tmp_path / "thesis.txt").unlink()
+    (tmp_path / "logs" / "cassandra-1.log").touch()
+    with pytest.raises(ConfigError, match="holds other files"):
+        _check_folder(tmp_path)
 
 
 def test_up_refuses_a_folder_that_is_a_file(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def agent_checks(config: AgentConfig) -> list[Section]:
 
 
 def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[Finding]:
+    is_schema_read = False
     for address in config.contact_points:
         connection = NodeConnection.of(config.model_copy(update={"contact_points": (address,)}))
         subject = f"node {address}"
@@ -102,7 +103,8 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
             # The settings are asked for after the clock: a refusal closes the session, and the time to open the next
             # one would count as a difference of the clocks.
             settings = _settings_of(connection)
-            schema = connection.read_schema().schema if address == config.contact_points[0] else {}
+            schema = {} if is_schema_read else connection.read_schema().schema
+            is_schema_read = True
         except NodeUnavailableError as error:
             remedy = "start it, or correct contactPoints, port and credentials"
             yield failure(subject, f"does not answer: {error}", remedy)
@@ -180,7 +182,7 @@ def _period_ms(settings: Mapping[str, str]) -> int | None:
 def _clock(subject: str, apart_s: float) -> Finding:
     if abs(apart_s) < _APART_S:
         return ok(subject, "its clock and this one agree")
-    text = f"its clock is {as_duration(abs(apart_s))} {'behind' if apart_s > 0 else 'before'} that of this machine"
+    text = f"its clock is {as_duration(abs(apart_s))} {'behind' if apart_s > 0 else 'ahead of'} that of this machine"
     return warning(subject, text, "synchronize the clocks (chrony, ntp): they show which rows are read too early")
 
 

@@ -15,7 +15,7 @@ from cassandra import OperationTimedOut, Unauthorized
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
-from cdc.health.doctor import _cassandra, _functions_worker, _pulsar, _topics
+from cdc.health.doctor import _cassandra, _clock, _functions_worker, _pulsar, _topics
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
@@ -145,6 +145,26 @@ def test_a_role_that_may_not_read_settings_is_no_failure_and_hides_no_other_chec
     assert (version.level, settings.level, clock.level, tables.level) == (Level.OK, Level.WARNING, Level.OK, Level.OK)
     assert settings.remedy.startswith("GRANT SELECT ON system_views.settings TO ROLE")
     assert tables.text == "1 with cdc = true: shop.orders"
+
+
+def test_tables_are_checked_on_the_first_node_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first contact point is down. With two nodes that answer, tables are checked once."""
+    node = _Node(Unauthorized("no"))
+    line = LineConfig.from_mapping({"contactPoints": "a..b,10.0.0.7,10.0.0.8"})
+    connected = NodeConnection._connected
+    monkeypatch.setattr(
+        NodeConnection, "_connected", lambda self: connected(self) if "a..b" in self._contact_points else node
+    )
+    found = list(_cassandra(line))
+    assert (found[0].level, found[0].subject) == (Level.FAILURE, "node a..b")
+    assert [each.text for each in found if each.subject == "tables"] == ["1 with cdc = true: shop.orders"]
+
+
+@pytest.mark.parametrize(("apart_s", "said"), [(60.0, "behind that"), (-60.0, "ahead of that")])
+def test_a_clock_is_behind_or_ahead(apart_s: float, said: str) -> None:
+    """By this machine's time less that of the server."""
+    found = _clock("node", apart_s)
+    assert (found.level, f"{said} of this machine" in found.text) == (Level.WARNING, True)
 
 
 def test_a_node_that_stops_answering_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

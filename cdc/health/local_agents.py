@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import psutil
 import yaml
@@ -18,6 +20,9 @@ from change_agent.configuration.config import AgentConfig
 from schemas.errors import ConfigError
 
 __all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes"]
+
+_WITH_VALUE: Final = ("--config", "--parent")
+_NOT_RUNNING: Final = ("--check", "--help", "-h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,35 @@ def admin_url_of(agent_yaml: Path) -> str | None:
 
 def _running() -> Iterator[tuple[int, Path]]:
     for process in psutil.process_iter():
-        with suppress(psutil.Error, IndexError, ValueError):
-            words = process.cmdline()
-            if process.uids().real == os.getuid() and "agent" in words and "--config" in words:
-                path = Path(words[words.index("--config") + 1])
-                full = path if path.is_absolute() else Path(process.cwd()) / path
-                if "status" not in words and full.is_file():
-                    yield process.pid, full
+        with suppress(psutil.Error, OSError):
+            if process.uids().real != os.getuid() or not _runs_agent(words := process.cmdline()):
+                continue
+            config = _config_of(words) or process.environ().get("CDC_CONFIG")
+            if config and (path := Path(process.cwd()) / config).is_file():
+                yield process.pid, path
+
+
+def _runs_agent(words: Sequence[str]) -> bool:
+    """Return True if a command line starts an agent: `cdc agent` with neither a subcommand nor --check."""
+    if "agent" not in words:
+        return False
+    at = words.index("agent")
+    if not any(each == "cdc.main" or Path(each).name == "cdc" for each in words[:at]):
+        return False
+    options = iter(words[at + 1 :])
+    for word in options:
+        if word in _WITH_VALUE:
+            next(options, None)
+        elif word in _NOT_RUNNING or not word.startswith("-"):
+            return False
+    return True
+
+
+def _config_of(words: Sequence[str]) -> str | None:
+    """The last value of --config, in both of its forms."""
+    values = [after for word, after in pairwise(words) if word == "--config"]
+    joined = [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
+    return next(reversed([*values, *joined]), None)
 
 
 def _described(pid: int, config: Path) -> LocalAgent:

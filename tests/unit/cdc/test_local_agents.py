@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdc.health.findings import Level
@@ -17,6 +19,8 @@ from cdc.health.nodes import agents
 from change_agent.cdc_raw.folder_lock import FolderLock
 from tests.topics.events_topic import wait_until
 
+# In place of an agent: a process with its command line.
+_SLEEPS = "import time; time.sleep(60)"
 _PULSAR = "http://127.0.0.1:9"
 
 
@@ -54,3 +58,30 @@ def test_agents_of_one_node_are_named_also_those_that_wait(waiting: list[Path]) 
     assert all(str(path) in shared.text for path in waiting)
     elsewhere = LineConfig.from_mapping({"agents": [str(waiting[0])], "pulsarAdminUrl": "http://127.0.0.2:9"})
     assert len(agents(elsewhere, time.time())[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "is_running"),
+    [
+        (["cdc", "agent", "--config", "a.yaml"], True),
+        (["cdc", "agent", "--config=a.yaml"], True),
+        (["cdc", "--debug", "agent", "--parent", "1", "--config=a.yaml"], True),
+        (["cdc", "agent"], True),  # by CDC_CONFIG
+        (["grep", "agent"], False),
+        (["cdc", "agent", "--config", "a.yaml", "--check"], False),
+        (["cdc", "agent", "--config", "a.yaml", "status"], False),
+        (["cdc", "agent", "reprocess", "--config", "a.yaml"], False),
+        (["cdc", "agent", "--config=a.yaml", "resume-progress"], False),
+    ],
+)
+def test_an_agent_is_known_by_its_command_line(words: list[str], is_running: bool, tmp_path: Path) -> None:
+    """Its file is named by an option, in both forms, or by the environment. Its subcommands are no agents."""
+    (tmp_path / "a.yaml").touch()
+    environment = {**os.environ, "CDC_CONFIG": "a.yaml"}
+    with subprocess.Popen([sys.executable, "-c", _SLEEPS, *words], cwd=tmp_path, env=environment) as process:
+        try:
+            wait_until(lambda: words[-1] in psutil.Process(process.pid).cmdline(), "the process has its words", 10)
+            found = {each.pid: each.config for each in local_agents()}
+        finally:
+            process.kill()
+    assert found.get(process.pid) == (tmp_path / "a.yaml" if is_running else None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Final, NoReturn
 
 from change_agent.schema.node_connection import token_of
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
@@ -23,6 +24,8 @@ __all__ = ["RowKey"]
 # Cassandra's limit: the length of a key's value is an unsigned short.
 _LONGEST: Final = 65_535
 _DAY_NS: Final = 86_400 * 1_000_000_000
+_CLOCK: Final = re.compile(r"(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{0,9}))?")
+_MOST_OF_SIXTY: Final = 59
 _TEXTS: Final = (NativeType("ascii"), NativeType("text"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -135,7 +138,7 @@ def _boolean(word: str) -> AvroValue:
     return {"true": True, "false": False}.get(word.lower()) if word.lower() in {"true", "false"} else _refused(word)
 
 
-def _refused(word: str) -> AvroValue:
+def _refused(word: str) -> NoReturn:
     raise ValueError(word)
 
 
@@ -152,22 +155,34 @@ def _time(word: str) -> AvroValue:
     """The nanoseconds of a number, or of a time such as `13:30:54.234`."""
     if word.isdecimal():
         nanoseconds = int(word)
-    else:
-        clock, _, fraction = word.partition(".")
-        hours, minutes, seconds = (int(each) for each in clock.split(":"))
+    elif found := _CLOCK.fullmatch(word):
+        hours, minutes, seconds = (int(each) for each in found.groups()[:3])
+        if minutes > _MOST_OF_SIXTY or seconds > _MOST_OF_SIXTY:
+            return _refused(word)
         whole_ns = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000
-        nanoseconds = whole_ns + int(fraction.ljust(9, "0")[:9] or "0")
-    return nanoseconds if 0 <= nanoseconds < _DAY_NS else _refused(word)
+        nanoseconds = whole_ns + int((found[4] or "").ljust(9, "0"))
+    else:
+        return _refused(word)
+    return nanoseconds if nanoseconds < _DAY_NS else _refused(word)
+
+
+def _integer(word: str) -> int:
+    # Python takes `1_0` for 10; CQL does not.
+    return int(word) if "_" not in word else _refused(word)
+
+
+def _float(word: str) -> AvroValue:
+    return float(word) if "_" not in word else _refused(word)
 
 
 def _varint(word: str) -> AvroValue:
-    number = int(word)
+    number = _integer(word)
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() // 8) + 1, "big", signed=True)
 
 
 def _decimal(word: str) -> AvroValue:
     sign, digits, exponent = Decimal(word).as_tuple()
-    if not isinstance(exponent, int):  # NaN and the like
+    if not isinstance(exponent, int) or "_" in word:  # NaN and the like
         return _refused(word)
     unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
     return {"bigint": _varint(str(unscaled)), "scale": -exponent}
@@ -175,20 +190,20 @@ def _decimal(word: str) -> AvroValue:
 
 _READ: Final[Mapping[str, Callable[[str], AvroValue]]] = {
     "ascii": str,
-    "bigint": int,
+    "bigint": _integer,
     "boolean": _boolean,
     "date": lambda word: (date.fromisoformat(word) - _EPOCH.date()).days,
     "decimal": _decimal,
-    "double": float,
-    "float": float,
+    "double": _float,
+    "float": _float,
     "inet": str,
-    "int": int,
-    "smallint": int,
+    "int": _integer,
+    "smallint": _integer,
     "text": str,
     "time": _time,
     "timestamp": _timestamp,
     "timeuuid": str,
-    "tinyint": int,
+    "tinyint": _integer,
     "uuid": str,
     "varint": _varint,
 }

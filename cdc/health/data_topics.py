@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cdc.health.sources import SourceView
+from cdc.health.sources import SourceView, names_in
 from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.table_selection import TableSelection, is_table_name, is_template
@@ -41,6 +41,4 @@ def _of_source(source: SourceView, keyspace: str, name: str) -> Iterator[str]:
 
 def _entries(options: Mapping[str, Any]) -> list[str]:
     """Names and patterns of the option `tables`: a list, or a text with commas."""
-    given = options.get("tables") or ()
-    entries = given.split(",") if isinstance(given, str) else given
-    return [entry for entry in (str(each).strip() for each in entries) if is_table_name(entry)]
+    return [entry for entry in names_in(options.get("tables") or ()) if is_table_name(entry)]

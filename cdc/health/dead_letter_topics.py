@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService
-from cdc.health.sources import is_ours
+from cdc.health.sources import is_ours, names_in
 from schemas.topics import DEFAULT_EVENTS_PREFIX, full_topic_name
 
 __all__ = ["asked_dead_letter_topics", "dead_letter_topics"]
@@ -39,6 +39,5 @@ def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tupl
 
 def _reads(options: Mapping[str, Any], config: LineConfig) -> bool:
     """Return True if a source reads topics of the line."""
-    given = options.get("events.topic") or DEFAULT_EVENTS_PREFIX
-    topics = given.split(",") if isinstance(given, str) else given
-    return any(full_topic_name(str(each).strip()).startswith(full_topic_name(config.topic_prefix)) for each in topics)
+    topics = names_in(options.get("events.topic") or DEFAULT_EVENTS_PREFIX)
+    return any(full_topic_name(each).startswith(full_topic_name(config.topic_prefix)) for each in topics)

@@ -14,13 +14,19 @@ from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from schemas.topics import full_topic_name
 
-__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "sources_of"]
+__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "names_in", "sources_of"]
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0
 _LOG_LINES: Final = 400
 _BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
 _MOST_SHOWN: Final = 400
+
+
+def names_in(option: object) -> list[str]:
+    """The names in an option of a source: a list, or a text with commas. Another value is one name."""
+    entries = option if isinstance(option, list | tuple) else str(option).split(",")
+    return [str(each).strip() for each in entries]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ import pytest
 from cassandra import OperationTimedOut, Unauthorized
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.dead_letter_topics import asked_dead_letter_topics
+from cdc.health.data_topics import data_topics
+from cdc.health.dead_letter_topics import asked_dead_letter_topics, dead_letter_topics
 from cdc.health.doctor import _cassandra, _clock, _functions_worker, _pulsar, _topics
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
-from cdc.health.sources import sources_of
+from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import gaps, tables
 from change_agent.schema.node_connection import NodeConnection
 from schemas.errors import ConfigError
@@ -435,6 +436,16 @@ def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> No
             pytest.raises(PulsarServiceError, match=r"answers (None|\[\]|7) to /.*; is it Pulsar's admin service\?$"),
         ):
             ask(service)
+
+
+@pytest.mark.parametrize("value", [5, True, {"a": 1}])
+def test_an_option_of_a_source_may_have_a_value_of_another_type(value: object) -> None:
+    """The source does not start with it; the other sources are looked at all the same."""
+    line = LineConfig.from_mapping({})
+    letters = dead_letter_topics(line, [{"events.topic": value, "deadLetter.topic": "x"}, {"deadLetter.topic": "mine"}])
+    assert letters == (line.dead_letters, "persistent://public/default/mine")
+    source = SourceView(name="s", topic="", options={"tables": value}, wanted=1, instances=(), is_stopped=False)
+    assert data_topics("shop.orders", [source]) == ("persistent://public/default/data-shop.orders",)
 
 
 def test_the_dead_letter_topics_of_a_line_are_its_own_and_those_of_its_sources() -> None:

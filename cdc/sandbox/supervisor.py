@@ -58,7 +58,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Channel:
     """The supervisor's end of a control channel: receives requests, and answers them."""
 
-    def __init__(self, connection: socket.socket, answer: Callable[[_Message], _Message]) -> None:
+    def __init__(self, connection: socket.socket, answer: Callable[[bytes], _Message]) -> None:
         self.connection = connection
         self._answer = answer
         self._received = b""
@@ -71,7 +71,7 @@ class _Channel:
             data = b""
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
-            answer = self._answer(json.loads(line))
+            answer = self._answer(line)
             with suppress(OSError):  # the other end is closed; the next `recv` shows it, too
                 self.connection.sendall(json.dumps(answer).encode() + b"\n")
         return bool(data)
@@ -126,11 +126,12 @@ class Supervisor:
         if not self._owner.serve():
             self._stop(0)
 
-    def _answer(self, request: _Message) -> _Message:
+    def _answer(self, line: bytes) -> _Message:
         self._reap()
         try:
+            request = json.loads(line)
             return self._operations[request["op"]](request)
-        except (OSError, KeyError) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:  # also for a line that is no request
             return {"error": f"{type(error).__name__}: {error}"}
 
     def _spawn(self, request: _Message) -> _Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -101,6 +102,16 @@ def test_a_program_that_is_not_there_is_an_error(supervisor: SupervisorChannel, 
     with pytest.raises(SandboxError, match="FileNotFoundError"):
         supervisor.spawn("server", ["/no/such/program"], {}, folder, folder / "logs" / "server.log")
     assert _spawn(supervisor, folder, "exec sleep 60") > 0
+
+
+@pytest.mark.parametrize("line", [b"no JSON", b"\xff", b"[1]", b"7", b'{"op": []}'])
+def test_a_line_that_is_no_request_ends_nothing(supervisor: SupervisorChannel, folder: Path, line: bytes) -> None:
+    """It has an answer with an error, and the next request is served."""
+    pid = _spawn(supervisor, folder)
+    supervisor._channel.sendall(line + b"\n")
+    assert "error" in json.loads(supervisor._replies.readline())
+    assert supervisor.returncode("server") is None
+    assert _alive(pid)
 
 
 def test_shutdown_gives_servers_time_to_end_by_themselves(supervisor: SupervisorChannel, folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import click
 
-from cdc.commands.option_types import FiniteRange
+from cdc.commands.option_types import LONGEST_S, FiniteRange
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.source_keeper import SourceKeeper
 from cdc.health.this_line import line_of, line_option
@@ -152,8 +152,12 @@ def expiries_text(found: WaitingExpiries) -> str:
 
 @connector.command(name="watch")
 @line_option
-@click.option("--interval", default=10.0, show_default=True, type=FiniteRange(0.1), help="Seconds between two checks.")
-@click.option("--patience", default=90.0, show_default=True, type=FiniteRange(1), help="Seconds that a start may take.")
+@click.option(
+    "--interval", default=10.0, show_default=True, type=FiniteRange(0.1, LONGEST_S), help="Seconds between two checks."
+)
+@click.option(
+    "--patience", default=90.0, show_default=True, type=FiniteRange(1, LONGEST_S), help="Seconds that a start may take."
+)
 @click.option("--once", is_flag=True, help="Check once, restart the sources that are down at once, and end.")
 def watch(path: Path | None, interval: float, patience: float, once: bool) -> None:
     """Restart sources whose instances do not run, and report it, until SIGTERM or Ctrl-C.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import click
 
-__all__ = ["FiniteRange"]
+__all__ = ["LONGEST_S", "FiniteRange"]
+
+LONGEST_S: Final = 31_536_000
+"""The longest time between two looks, in seconds: a year. Python cannot sleep for any time."""
 
 
 class FiniteRange(click.FloatRange):

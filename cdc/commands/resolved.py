@@ -36,6 +36,10 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
     cdc resolved shop.orders --config line.yaml
     cdc resolved --config line.yaml --listen 127.0.0.1:9466
     """
+    for table in tables:
+        keyspace, _, name = table.partition(".")
+        if not keyspace or not name:
+            raise ConfigError.of("TABLE", f"{table!r} is not KEYSPACE.TABLE")
     config = line_of(path)
     if listen is not None:
         _serve(config, listen, tables)

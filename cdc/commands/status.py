@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cdc.commands.option_types import FiniteRange
+from cdc.commands.option_types import LONGEST_S, FiniteRange
 from cdc.health.findings import Level, Section, level_of
 from cdc.health.line_status import line_status
 from cdc.health.screen import console, print_sections, verdict
@@ -25,7 +25,7 @@ __all__ = ["report", "status"]
     "--interval",
     default=5.0,
     show_default=True,
-    type=FiniteRange(0.5),
+    type=FiniteRange(0.5, LONGEST_S),
     help="With --watch: seconds between two screens.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")

@@ -134,7 +134,7 @@ def trace(
 
 
 def _of_mirrors(config: LineConfig, key: object) -> list[Finding]:
-    from cdc.commands.spark_options import may_be_iceberg, open_session
+    from cdc.commands.spark_options import SparkJobError, may_be_iceberg, open_session
     from cdc.trace.mirror_row import mirror_row
     from cdc.trace.row_key import RowKey
 
@@ -144,16 +144,22 @@ def _of_mirrors(config: LineConfig, key: object) -> list[Finding]:
         spark = open_session((), None, iceberg=any(may_be_iceberg(each) for each in config.mirrors), is_short=True)
     except ImportError as error:
         return [failure("", f"{error.name} is not installed", "pip install 'cassandra-cdc[spark]', or --no-mirrors")]
+    except SparkJobError as error:
+        return [failure("", f"mirrors are not read: {error}", "correct it, or --no-mirrors")]
     findings = []
     for target in config.mirrors:
         try:
             row = mirror_row(spark, target, key)
         except Exception as error:  # noqa: BLE001  # whatever Spark raises for a folder that cannot be read
-            findings.append(failure(target, f"cannot be read ({str(error).splitlines()[0]})", "correct mirrors"))
+            findings.append(failure(target, f"cannot be read ({_first_line(error)})", "correct mirrors"))
         else:
             findings.append(ok(target, "has no such row" if row is None else row))
     spark.stop()
     return findings
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @click.command(name="resend", cls=_KeyCommand, context_settings=_KEYS)

@@ -101,7 +101,7 @@ def _log(config: LineConfig, key: RowKey, options: TraceOptions, on_step: Callab
     for place in config.agents:
         agent = _agent_here(place)
         if isinstance(agent, str):
-            found.append(warning(place, f"not read: {agent}", "run this command on the agent's machine"))
+            found.append(warning(place, f"not read: {agent}", "run this command on the agent's machine, as its user"))
             continue
         segments = local_segments(agent)
         if options.with_archive:
@@ -120,12 +120,14 @@ def _agent_here(place: str) -> AgentConfig | str:
     """The agent's options, or the reason why they are not known."""
     if place.startswith(("http://", "https://")):
         return "it is known by its URL only"
-    if not Path(place).is_file():
-        return "its agent.yaml is not named in line.yaml, or is not on this machine"
     try:
+        if not Path(place).is_file():
+            return "its agent.yaml is not named in line.yaml, or is not on this machine"
         return AgentConfig.load(Path(place))
     except (ConfigError, NoStatusError) as error:
         return str(error)
+    except OSError as error:
+        return f"its agent.yaml cannot be read ({error.strerror})"
 
 
 def _of_segments(

@@ -197,8 +197,8 @@ def _messages(client: pulsar.Client, name: str, since_s: float | None, unread: l
     except pulsar.PulsarException as error:
         raise TopicReadError(f"{name} cannot be read ({error}); {remedy_of(error, 'consume')}") from error
     try:
-        if since_s is not None:
-            reader.seek(int((time.time() - since_s) * 1000))
+        if since_s is not None and since_s < (now_s := time.time()):  # before 1970 there are no messages
+            reader.seek(int((now_s - since_s) * 1000))
         while reader.has_message_available():
             yield reader.read_next(timeout_millis=_TIMEOUT_MS)
     except pulsar.Timeout:

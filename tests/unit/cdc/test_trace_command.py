@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
 
+from cdc.commands import spark_jars
+from cdc.commands.trace import _first_line, _of_mirrors
+from cdc.health.findings import Level
+from cdc.health.line_config import LineConfig
 from cdc.main import cli
+from cdc.trace.report import _agent_here
+from cdc.trace.row_key import RowKey
+from schemas.cql_type import NativeType
 from schemas.errors import ConfigError
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 
 def _called(*arguments: str) -> Result:
@@ -50,3 +59,52 @@ def test_other_words_are(arguments: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, [arguments[0], "--config", str(missing), *arguments[1:]])
     assert isinstance(done.exception, ConfigError), done.output
     assert str(missing) in str(done.exception)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
+def test_a_spark_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other sections of the trace are printed all the same."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    monkeypatch.setattr(spark_jars, "cached_jars", lambda *line, **parts: ())
+    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
+    table = TableMetadata(
+        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        regular_columns=(),
+    )  # fmt: skip
+    line = LineConfig.from_mapping({"mirrors": [str(tmp_path / "mirror")]})
+    [found] = _of_mirrors(line, RowKey.of_words(table, ["1"]))
+    assert (found.level, "Spark's Java did not start" in found.text) == (Level.FAILURE, True)
+    assert found.remedy.endswith("--no-mirrors")
+
+
+def test_an_error_without_a_text_has_its_name() -> None:
+    """The first line of its text otherwise."""
+    assert (_first_line(KeyError()), _first_line(ValueError("a\nb"))) == ("KeyError", "a")
+
+
+def test_an_agents_file_that_cannot_be_looked_at_is_a_reason() -> None:
+    """Here by its name; a folder that may not be entered has the same effect."""
+    assert _agent_here("/" + "x" * 300) == "its agent.yaml cannot be read (File name too long)"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--watch", "--interval", "1e300"],
+        ["connector", "watch", "--interval", "1e300"],
+        ["connector", "watch", "--patience", "1e300"],
+    ],
+)
+def test_an_interval_that_nobody_can_wait_for_is_wrong_usage(arguments: list[str]) -> None:
+    """It ended in a traceback after the first look."""
+    done = _called(*arguments)
+    assert (done.exit_code, "1e+300 is not in the range" in " ".join(done.output.split())) == (2, True), done.output
+
+
+@pytest.mark.parametrize("table", ["orders", ".orders", "shop."])
+def test_resolved_takes_tables_with_their_keyspace(table: str, tmp_path: Path) -> None:
+    """Pulsar is not asked."""
+    (tmp_path / "line.yaml").touch()
+    done = CliRunner().invoke(cli, ["resolved", table, "--config", str(tmp_path / "line.yaml")])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert str(done.exception) == f"TABLE: {table!r} is not KEYSPACE.TABLE"

@@ -31,11 +31,15 @@ class Client:
         self._schema = schema
         self._refusal = refusal
         self._client = self  # the wrapped one
+        self.sought: list[int] = []
 
     def create_reader(self, topic: str, start: object, receiver_queue_size: int) -> Client:
         if self._refusal is not None:
             raise self._refusal
         return self
+
+    def seek(self, time_ms: int) -> None:
+        self.sought.append(time_ms)
 
     def has_message_available(self) -> bool:
         return bool(self._messages)
@@ -184,3 +188,12 @@ def test_a_right_is_asked_for_only_where_one_is_missing(error: pulsar.PulsarExce
     with pytest.raises(TopicReadError, match=remedy):
         _records(Client([], None, error), key)
     assert remedy_of(pulsar.AuthorizationError(), "produce") == "grant the right to produce"
+
+
+@pytest.mark.parametrize(("since_s", "seeks"), [(None, 0), (3600.0, 1), (1e12, 0), (float("inf"), 0)])
+def test_a_time_before_1970_is_the_beginning_of_the_topic(since_s: float | None, seeks: int) -> None:
+    """The client takes no negative time."""
+    client = Client([], None)
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    assert list(data_records(cast("pulsar.Client", client), "data", 0, key, since_s, [])) == []
+    assert len(client.sought) == seeks

@@ -39,7 +39,7 @@ class Archiving:
         self._stored_schema: ArchivedSchema | None = None
         self._first_segment: int | None = None
         self._pool: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
-        # By file name: the path, and whether it is stored.
+        # By file name: the path, and the task that stores the segment.
         self._futures: Final[dict[str, tuple[Path, Future[None]]]] = {}
         self._failures = 0
         self._notices: Final = Notices(_log, again_after_s=None)

@@ -5,6 +5,8 @@ are written from the same list of changes, in this order. So after a failure in 
 
 A truncation is a separate epoch (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records
 before it are a separate epoch, too, so that these tables have the rows that the truncation removed.
+
+It is one module above 500 lines because a failed micro-batch is repeated: the order of all its writes is read here.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ def integer_text(number: int) -> str:
 
 def integer_of(text: str) -> int:
     """The integer that a text of digits gives. Raises ValueError for another text."""
-    digits = text.strip().lstrip("+-").replace("_", "")
-    # a text that is no integer must not lose its fraction; `int` raises the error
+    digits = text.strip()
+    if digits[:1] in {"+", "-"}:
+        digits = digits[1:]
+    # A fraction must not be lost: `int` raises the error for a text that is no integer.
     return int(Decimal(text)) if digits.isdecimal() else int(text)
 
 

@@ -157,10 +157,10 @@ class CassandraSource:
         line.open()
 
     def _shares_a_topic(self, place: TablePlace) -> bool:
-        """Report True for a table one of whose topics is another table's, as `{keyspace}_{table}` may give them.
+        """Return True, and report it, if a topic of the table belongs to another table.
 
-        Then the records of two tables would be in one topic, where a reader takes one of them for an earlier life of the
-        other.
+        A template such as `{keyspace}_{table}` may give two tables one topic. Readers would take the records of one
+        table for an earlier life of the other.
         """
         name = f"{place.keyspace}.{place.table}"
         topics = [each for each in (*place.events_topics, place.destination) if each]

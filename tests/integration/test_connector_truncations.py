@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -25,6 +26,8 @@ from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
 _CHANGES = "cdc-events-schema-changes"
+# Each test has a keyspace of its own: the nodes outlive a test.
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
 @pytest.fixture
 def keyspace(session: Session) -> str:
     """A table that both nodes have, with rows that no truncation takes."""
-    name = f"truncated_{os.getpid()}"
+    name = f"truncated_{os.getpid()}_{next(_numbers)}"
     session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}")
     session.execute(f"CREATE TABLE {name}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
     return name

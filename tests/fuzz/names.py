@@ -1,15 +1,15 @@
-"""Names of the targets, which atheris must know before it imports what is fuzzed."""
+"""Names that a process must know before it imports what is fuzzed."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BLIND", "NAMES"]
+__all__ = ["CORE_VARIABLE", "NAMES"]
 
 NAMES: Final = [
     "mutation", "native", "segment", "framing", "index", "frames", "key", "events", "datastax", "held",
     "agent-options", "source-options",
 ]  # fmt: skip
 
-BLIND: Final = ["native"]
-"""Those that compare with compiled code, which no coverage can be had of."""
+CORE_VARIABLE: Final = "CDC_FUZZ_CORE"
+"""Environment variable: the library of the native core with counters, for the target `native`."""

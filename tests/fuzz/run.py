@@ -1,8 +1,9 @@
 """Fuzzes one target, or all: `python -m tests.fuzz.run [TARGET ...] --seconds 60`, or `--inputs 1000000`, with `--seed`.
 
 Two engines. `coverage` (atheris, which is libFuzzer) keeps the inputs that reach code which no other one reached; it needs
-the plain decoder. `blind` changes inputs of the corpus at random, at several times the speed, and is the one for the
-compiled decoder. Either begins with the seeds of the target and the corpus in `tests/fuzz/corpus`.
+the plain decoder, and for the target `native` a core with counters, which cargo builds first. `blind` changes inputs of the
+corpus at random, at several times the speed, and is the one for the compiled decoder. Either begins with the seeds of the
+target and the corpus in `tests/fuzz/corpus`.
 
 An input may take thirty seconds, and the process 2 GiB: what takes more is a finding as a crash is. A finding's input is kept
 in `build/fuzz`; `--replay FILE` runs it again.
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz.names import BLIND, NAMES
+from tests.fuzz.names import CORE_VARIABLE, NAMES
 
 __all__ = ["CORPUS", "ENGINES", "Finding", "FuzzRun", "corpus_of", "fuzz", "main"]
 
@@ -35,12 +36,14 @@ _REPOSITORY: Final = Path(__file__).parents[2]
 CORPUS: Final = Path(__file__).parent / "corpus"
 ENGINES: Final = ("coverage", "blind")
 _FINDINGS: Final = _REPOSITORY / "build" / "fuzz"
+_CORE: Final = _REPOSITORY / "build" / "fuzz-core"
 _INPUT_LIMIT_S: Final = 30
 _MEMORY_LIMIT: Final = 2 * 1024**3
 _MAX_INPUT: Final = 4096
 _KEPT: Final = 200
 _GRACE_S: Final = 300
 _DONE: Final = re.compile(r"(?:Done|number_of_executed_units:) +(\d+)")
+_BRANCHES: Final = re.compile(r"\((\d+) inline 8-bit counters\)")
 _LARGE: Final = (
     b"\xff" * 9,
     b"\xf0\xff\xff\xff\xff",
@@ -56,10 +59,12 @@ class Finding(Exception):  # noqa: N818  # what fuzzing is for, not an error of 
 
 
 class FuzzRun:
-    """What one run did: `inputs` that were tried, in so many seconds."""
+    """What one run did: `inputs` that were tried, in so many seconds; `branches` of compiled code that it could follow."""
 
-    def __init__(self, target: str, engine: str, inputs: int, seconds: float) -> None:
+    def __init__(self, target: str, engine: str, inputs: int, seconds: float, branches: int) -> None:
+        self.engine: Final = engine
         self.inputs: Final = inputs
+        self.branches: Final = branches
         self.text: Final = f"{target}: {inputs:,} inputs, {engine}, {seconds:.0f} s"
 
 
@@ -75,14 +80,24 @@ def corpus_of(target: str) -> list[bytes]:
 def fuzz(
     target: str, engine: str, *, seconds: int = 0, inputs: int = 0, seed: int, corpus: Path | None = None
 ) -> FuzzRun:
-    """Fuzz one target in a process of its own. `corpus` is a folder that new inputs are kept in. Raises Finding."""
+    """Fuzz one target in a process of its own. `corpus` is a folder that new inputs are kept in. Raises Finding.
+
+    Without cargo there is no coverage of the target `native`, and the engine is `blind`.
+    """
     _FINDINGS.mkdir(parents=True, exist_ok=True)
-    engine = "blind" if target in BLIND else engine
+    core = None
+    if (target, engine) == ("native", "coverage"):
+        from tests.fuzz.instrumented_core import build_instrumented_core
+
+        core = build_instrumented_core(_CORE)
+        engine = "coverage" if core is not None else "blind"
     arguments = [target, "--engine", engine, "--seconds", str(seconds), "--inputs", str(inputs), "--seed", str(seed)]
     arguments += ["--child"] if corpus is None else ["--child", "--corpus", str(corpus)]
     environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY)}
     if engine == "coverage":
         environment["CDC_DECODER"] = "python"
+    if core is not None:
+        environment |= {CORE_VARIABLE: str(core), "LD_PRELOAD": str(_libfuzzer())}
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.run", *arguments], cwd=_REPOSITORY, env=environment, check=False, text=True,
@@ -91,7 +106,15 @@ def fuzz(
     found = _DONE.search(done.stdout)
     if done.returncode or found is None:
         raise Finding(f"{target}, {engine}, --seed {seed}, exit code {done.returncode}:\n{done.stdout[-6000:]}")
-    return FuzzRun(target, engine, int(found[1]), time.monotonic() - started)
+    branches = sum(map(int, _BRANCHES.findall(done.stdout)))
+    return FuzzRun(target, engine, int(found[1]), time.monotonic() - started, branches)
+
+
+def _libfuzzer() -> Path:
+    """Atheris' libFuzzer as a library of its own: compiled code finds the functions of its counters only in a preloaded one."""
+    import atheris
+
+    return Path(atheris.path()) / "ubsan_with_fuzzer.so"
 
 
 def _limit_memory() -> None:
@@ -111,7 +134,7 @@ def _guided(options: argparse.Namespace, target: str) -> None:
         (begin / hashlib.sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
     arguments = [
         "fuzz", str(begin), f"-max_total_time={options.seconds}", f"-seed={options.seed or 1}", f"-max_len={_MAX_INPUT}",
-        f"-timeout={_INPUT_LIMIT_S}", f"-artifact_prefix={_FINDINGS}/{target}-", "-rss_limit_mb=2048", "-verbosity=0",
+        f"-timeout={_INPUT_LIMIT_S}", f"-artifact_prefix={_FINDINGS}/{target}-", "-rss_limit_mb=2048", "-verbosity=1",
         "-print_final_stats=1",
     ]  # fmt: skip
     if options.inputs:
@@ -249,7 +272,7 @@ def _fuzz_all(options: argparse.Namespace, names: list[str]) -> None:
     seconds = options.seconds if options.seconds or options.inputs else 60
     total = 0
     for name in names:
-        for engine in ["blind"] if name in BLIND else engines:
+        for engine in engines:
             folder = None if options.corpus is None else options.corpus / name
             try:
                 run = fuzz(name, engine, seconds=seconds, inputs=options.inputs, seed=options.seed, corpus=folder)

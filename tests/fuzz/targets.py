@@ -38,6 +38,8 @@ from source_connector.host.host_protocol import Acks, FrameDecoder, HostFrame
 from tests.agent.both_ways import BothWays
 from tests.agent.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
 from tests.fuzz import shapes
+from tests.fuzz.instrumented_core import load_instrumented_core
+from tests.fuzz.names import CORE_VARIABLE
 from tests.golden.segments import GOLDEN_SEGMENTS
 
 __all__ = ["TARGETS", "FuzzTarget"]
@@ -103,7 +105,8 @@ _DROPPED_US: Final = 1_700_000_000_000_003
 
 
 def _native() -> Callable[[bytes], str]:
-    core = native_core()
+    instrumented = os.environ.get(CORE_VARIABLE)
+    core = native_core() if instrumented is None else load_instrumented_core(Path(instrumented))
     if core is None:
         return lambda data: "there is no native core here to compare with"
     ways = [

@@ -16,6 +16,7 @@ import pytest
 
 from cdc.sandbox.prerequisites import java_home
 from change_agent.decoder import running
+from change_agent.decoder_build import native_obstacle
 from tests.fuzz.names import NAMES
 from tests.fuzz.run import CORPUS, FuzzRun, corpus_of, fuzz
 from tests.fuzz.targets import TARGETS
@@ -62,9 +63,21 @@ def test_both_decoders_make_the_same_of_what_was_found(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_input_is_more_than_read_or_refused(name: str) -> None:
     """For some seconds, guided by coverage where atheris can be had; an input may take 30 s, and all of it 2 GiB."""
-    run: FuzzRun = fuzz(name, ENGINE, seconds=SECONDS.get(name, 4), seed=SEED)
+    # To build a native core with counters takes longer than the fuzzing: the test below does it.
+    run: FuzzRun = fuzz(name, "blind" if name == "native" else ENGINE, seconds=SECONDS.get(name, 4), seed=SEED)
     print(run.text)
     assert run.inputs > 10
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(native_obstacle() is not None, reason=f"the native core cannot be built: {native_obstacle()}")
+@pytest.mark.skipif(ENGINE == "blind", reason="there is no atheris for this Python")
+def test_fuzzing_follows_the_branches_of_the_native_core(tmp_path: Path) -> None:
+    """The fuzzer has a counter for each branch of the core's Rust code."""
+    run = fuzz("native", "coverage", inputs=5_000, seed=SEED, corpus=tmp_path)
+    print(run.text)
+    assert run.engine == "coverage"
+    assert run.branches > 3_000
 
 
 def test_the_java_side_reads_or_refuses_every_frame(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,9 @@ _FIRST: Final = 1_795_000_000_000
 class _NoFiles:
     """Segments whose files are all gone."""
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
+    def let_go(
+        self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]
+    ) -> frozenset[int]:
         return frozenset()
 
     def present(self) -> Collection[int]:

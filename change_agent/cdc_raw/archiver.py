@@ -41,12 +41,20 @@ class SegmentArchiver:
         try:
             existed = log.exists()
             log.unlink(missing_ok=True)
+        except OSError as error:
+            self._report(log, f"cannot be deleted ({error.strerror}); it is finished, trying again")
+            return False
+        return self.delete_index(log) and existed
+
+    def delete_index(self, log: Path) -> bool:
+        """Delete the index of a segment; True when it is gone."""
+        try:
             log.with_name(index_name(log.name)).unlink(missing_ok=True)
         except OSError as error:
             self._report(log, f"cannot be deleted ({error.strerror}); it is finished, trying again")
             return False
         self._reported.discard(log.name)
-        return existed
+        return True
 
     def set_aside(self, log: Path, reason: str) -> bool:
         """Move a segment that could not be read in full to the folder for errors; True when it is there."""

@@ -33,13 +33,14 @@ class TrackedEntry:
 class SegmentAccount:
     """How far a segment was read, and how far it is acknowledged without a gap."""
 
-    __slots__ = ("acknowledged", "entries", "fault", "keep", "read_position", "read_to_end")
+    __slots__ = ("acknowledged", "entries", "fault", "is_lost", "keep", "read_position", "read_to_end")
 
     def __init__(self, position: int) -> None:
         self.entries: deque[TrackedEntry] = deque()
         self.acknowledged = position
         self.read_position = position
         self.read_to_end = False
+        self.is_lost = False
         self.keep = False
         self.fault: str | None = None
 

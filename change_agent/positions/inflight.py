@@ -17,13 +17,15 @@ __all__ = ["InflightPositions", "Place", "SegmentProgress", "TrackedEntry"]
 class SegmentProgress:
     """`position`: everything before it is acknowledged. `read_to_end`: nothing more will be read of this segment.
 
-    `done`: the segment is read to its end, and all of it is acknowledged. `keep`: the file must stay although the
-    segment is done. `fault` describes the first part of it that could not be read.
+    `done`: the segment is read to its end, and all of it is acknowledged. `is_lost`: it is done although it was not read
+    in full, because its file is gone. `keep`: the file must stay although the segment is done. `fault` describes the
+    first part of it that could not be read.
     """
 
     position: int
     read_to_end: bool
     done: bool
+    is_lost: bool
     keep: bool
     fault: str | None
 
@@ -165,6 +167,17 @@ class InflightPositions:
             for segment in segments:
                 self._segments[segment].read_to_end = True
 
+    def abandon(self, *segments: SegmentKey) -> None:
+        """Note that these segments are gone, and that it was reported that they were not read in full.
+
+        So no file has to be kept, and a fault is of no importance any more.
+        """
+        with self._changed:
+            self._progress = None
+            for account in filter(None, map(self._segments.get, segments)):
+                account.read_to_end = account.is_lost = True
+                account.keep, account.fault = False, None
+
     def keep(self, segment: SegmentKey) -> None:
         """Note that the segment's file must stay, because a part of it could not be published."""
         with self._changed:
@@ -200,6 +213,7 @@ class InflightPositions:
                         position=account.acknowledged,
                         read_to_end=account.read_to_end,
                         done=account.read_to_end and not account.entries,
+                        is_lost=account.is_lost,
                         keep=account.keep,
                         fault=account.fault,
                     )

@@ -2,12 +2,14 @@
 
     positions-a.json, positions-b.json => Checksum "\\n" Json
       Checksum => 8 hex digits, CRC32 of Json
-      Json     => {"format": 1, "generation": n, "segments": {"<key>": Segment}, "until_ms": n, "finished": [Run, ...]}
+      Json     => {"format": 1, "generation": n, "segments": {"<key>": Segment}, "until_ms": n, "finished": [Run, ...],
+                   "lost": [Run, ...]}
       Segment  => {"position": n, "keep": bool, "fault": text | null}
       Run      => [first, last]
 
-Keys are those of SegmentKey. `finished` are runs of keys; only the end of a long run is stored. Files of the first
-versions have no `format`; they have format 1. Unknown fields of format 1 are ignored.
+Keys are those of SegmentKey. `finished` and `lost` are runs of keys; only the end of a long run is stored. Files of the
+first versions have no `format`; they have format 1. Files of earlier versions have no `lost`; nothing is lost then.
+Unknown fields of format 1 are ignored.
 
 `store` replaces the older of the two files: temporary file, fsync, rename, fsync of the folder. So after a crash at any
 moment at least one generation is complete. If the newest is damaged, the one before it is used.
@@ -67,11 +69,14 @@ class StoredSegment:
 class StoredPositions:
     """Segments that are not finished, and the keys of finished segments.
 
+    `lost` are the finished segments that were not read in full, because their files went before that. If the file of
+    such a segment comes back, the segment is read.
     `until_ms`: see InflightPositions.acknowledged_until_ms.
     """
 
     segments: Mapping[SegmentKey, StoredSegment] = field(default_factory=dict)
     finished: SegmentIds = _NONE
+    lost: SegmentIds = _NONE
     until_ms: int = 0
 
     @property
@@ -96,6 +101,7 @@ class _PositionsJson(TypedDict):
     segments: dict[str, _SegmentJson]
     until_ms: int
     finished: list[tuple[int, int]]
+    lost: NotRequired[list[tuple[int, int]]]
 
 
 class OffsetStore:
@@ -175,7 +181,8 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
             "until_ms": positions.until_ms,
         }
     )
-    body = f'{begin[:-1]}, "finished": {positions.finished.as_json()}}}'.encode()
+    ids = f'"finished": {positions.finished.as_json()}, "lost": {positions.lost.as_json()}'
+    body = f"{begin[:-1]}, {ids}}}".encode()
     return b"%08x\n%s" % (zlib.crc32(body), body)
 
 
@@ -196,4 +203,5 @@ def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] |
             for key, segment in stored["segments"].items()
         },
         finished=SegmentIds(stored["finished"]),
+        lost=SegmentIds(stored.get("lost", [])),
     )

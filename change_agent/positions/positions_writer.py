@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Final, Protocol
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions, SegmentProgress
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
-from change_agent.positions.segment_ids import SegmentIds
 from runtime.stage import Stage
 
 __all__ = ["FinishedSegments", "PositionsWriter"]
@@ -24,10 +23,12 @@ _STATUS_INTERVAL_S: Final = 1.0
 class FinishedSegments(Protocol):
     """Handles the files of finished segments; implemented by FinishedSegmentFiles."""
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
+    def let_go(
+        self, finished: Container[SegmentKey], lost: Container[SegmentKey], faulty: Mapping[SegmentKey, str]
+    ) -> frozenset[SegmentKey]:
         """Archive and delete the existing files of `finished`, and set `faulty` segments (with the reason) aside.
 
-        Return the faulty segments that are set aside.
+        Segments of `lost` are not deleted, because they are not read. Return the faulty segments that are set aside.
         """
 
     def present(self) -> Collection[SegmentKey] | None:
@@ -116,7 +117,7 @@ class PositionsWriter(Stage):
             _log.info("positions are stored again")
             self.store_failures = 0
         faulty = {each: done.fault for each, done in progress.items() if done.done and done.fault is not None}
-        self._set_aside |= self._finished_segments.let_go(self._stored.finished, faulty)
+        self._set_aside |= self._finished_segments.let_go(self._stored.finished, self._stored.lost, faulty)
 
     def _store_progress(self, progress: Mapping[SegmentKey, SegmentProgress]) -> None:
         ended = {
@@ -132,8 +133,16 @@ class PositionsWriter(Stage):
         present = self._finished_segments.present()
         # The key of a second reading whose file is gone is removed: if the file comes back, it is read again.
         gone = [] if present is None else [each for each in self._stored.finished.read_again() if each not in present]
-        finished = self._stored.finished.adding(ended, present or ()).removing(gone)
-        positions = StoredPositions(segments=segments, finished=finished, until_ms=until_ms)
+        lost = {each for each in ended if progress[each].is_lost}
+        # The files of these segments came back, and are read.
+        returned = {each for each in progress.keys() - ended if each in self._stored.lost}
+        finished = self._stored.finished.adding(ended, present or ()).removing({*gone, *returned})
+        positions = StoredPositions(
+            segments=segments,
+            finished=finished,
+            lost=self._stored.lost.adding(lost, present or ()).removing((ended - lost) | returned),
+            until_ms=until_ms,
+        )
         if positions != self._stored:
             self._store.store(positions)
             self._stored = positions

@@ -27,4 +27,4 @@ def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPos
         except OSError:
             finished = SegmentIds()
     segments = {key: replace(each, position=0) for key, each in stored.segments.items()}
-    return StoredPositions(segments=segments, finished=finished, until_ms=stored.until_ms)
+    return replace(stored, segments=segments, finished=finished)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,6 @@ from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
-from change_agent.positions.segment_ids import SegmentIds
 from change_agent.segments.segment_follower import SegmentFollower
 
 __all__ = ["FinishedSegmentFiles"]
@@ -41,16 +40,22 @@ class FinishedSegmentFiles:
         self._archived: Final[set[Path]] = set()
         follower.ask_for_set_aside(archiver.is_set_aside)
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[SegmentKey, str]) -> frozenset[SegmentKey]:
+    def let_go(
+        self, finished: Container[SegmentKey], lost: Container[SegmentKey], faulty: Mapping[SegmentKey, str]
+    ) -> frozenset[SegmentKey]:
         """Delete the listed segments of `finished`, and set the segments of `faulty` (with the reason) aside.
 
-        Return the faulty segments that are set aside. A segment with parked mutations is kept while they wait.
+        Return the faulty segments that are set aside. A segment with parked mutations is kept while they wait. A segment
+        of `lost` is not deleted, because it came back and is not read; an index that it has left behind is.
         """
         # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
         # that.
         set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
         for key, segment in self._follower.listed.items():
-            if key in finished:
+            if key in lost:
+                if not segment.log_exists:
+                    self._archiver.delete_index(segment.path)
+            elif key in finished:
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
                     if not segment.path.exists():

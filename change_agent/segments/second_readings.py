@@ -2,13 +2,14 @@
 
 A segment also counts as finished after it was reported as a gap. If the disk of the spilled segments was not mounted
 when the agent started, such segments come back later without having been read. They must not be deleted before they are
-read.
+read. Earlier versions did not store which finished segments were lost (LostSegments), so each finished segment that is
+found in the folder may be one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -36,17 +37,23 @@ class SecondReadings:
         self._read_twice: Final = set(finished.read_again())
 
     def listed(
-        self, segments: Sequence[ReadableSegment], before: Mapping[SegmentKey, ReadableSegment], ended: SegmentIds
+        self,
+        segments: Sequence[ReadableSegment],
+        before: Mapping[SegmentKey, ReadableSegment],
+        ended: SegmentIds,
+        lost: Container[SegmentKey],
     ) -> list[ReadableSegment]:
         """Return the same segments, in the order of their keys. `before`: the listing before this one.
 
+        Segments of `lost` are not included: they wait for their first reading.
         A spilled and finished segment that may be unread gets the key of a second reading. That includes a segment that
         an earlier process has read and not deleted: its events are published twice.
         """
         self._note_moved(segments, before, ended)
         keys, found = {each.key for each in segments}, []
         for segment in segments:
-            if not segment.is_spilled or segment.key not in ended or segment.key in self._known_here:
+            is_read = segment.key not in ended or segment.key in self._known_here
+            if not segment.is_spilled or is_read or segment.key in lost:
                 found.append(segment)
                 continue
             again = replace(segment, key=key_of_reading_again(segment.segment_id))

@@ -2,7 +2,7 @@
 
 It never deletes anything. The module has more than 500 lines because its steps share one state: the open segments, the
 batch, and the set of ended segments. Steps that do not need all of it are in other modules (FollowedSegment, Moments,
-GapDetector, Clearings, SecondReadings, UnsyncedReading).
+GapDetector, Clearings, LostSegments, SecondReadings, UnsyncedReading).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from change_agent.segments.followed_segment import FollowedSegment, Presence
 from change_agent.segments.gap_detector import GapDetector, GoneSegments
 from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
 from change_agent.segments.late_events import LateEvents
+from change_agent.segments.lost_segments import LostSegments
 from change_agent.segments.moments import Moments
 from change_agent.segments.read_again import ReadAgain, ReadPart
 from change_agent.segments.second_readings import SecondReadings
@@ -70,7 +71,7 @@ class SegmentFollower:
     """Owns the open segments. `run` is the body of a thread; `wake` may be called by any thread.
 
     Segments that are stored as finished are not read again, although Cassandra may link them again when it replays its
-    commit log. The exception are spilled segments: see SecondReadings.
+    commit log. The exceptions are lost segments (LostSegments) and some spilled segments (SecondReadings).
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class SegmentFollower:
         self._followed: Final[dict[SegmentKey, FollowedSegment]] = {}
         # Segments that need no more reading.
         self._ended = stored.finished
+        self._lost: Final = LostSegments(stored.lost)
         self._second_readings: Final = SecondReadings(stored.finished)
         self._is_set_aside: Callable[[SegmentKey], bool] = lambda _: False
         self._detector: Final = GapDetector(stored.segments)
@@ -126,6 +128,7 @@ class SegmentFollower:
     def adopt(self, stored: StoredPositions) -> None:
         """Continue from these positions instead of those of the constructor. To be called before `run`."""
         self._stored, self._ended = stored, stored.finished
+        self._lost.adopt(stored.lost)
         self._detector.know(stored.segments)
 
     def ask_for_set_aside(self, is_set_aside: Callable[[SegmentKey], bool]) -> None:
@@ -224,11 +227,13 @@ class SegmentFollower:
         self._metrics.ignored_files = self._watcher.ignored_files
         if segments is None:
             return
-        segments = self._second_readings.listed(segments, self.listed, self._ended)
+        self._take_returned(segments)
+        segments = self._second_readings.listed(segments, self.listed, self._ended, self._lost)
         self.listed = {each.key: each for each in segments}
         self.has_listed = True
-        if self._detector.misses(self.listed):
-            # A moment includes only listed segments: it would be passed without the changes of the missing segment.
+        if self._detector.misses(self.listed) or self._lost.has_any_of(segments):
+            # A moment includes only listed segments that count as unread: it would be passed without the changes of the
+            # missing segment.
             moment_ms = None
         if self._moments is not None:
             self._moments.begin(moment_ms, [*segments, *self._watcher.unlisted], self)
@@ -268,6 +273,15 @@ class SegmentFollower:
         progress = self._positions.progress() if self._unreported else {}
         self._unreported = {each for each in self._unreported if each in progress and not progress[each].read_to_end}
         return bool(self._unreported)
+
+    def _take_returned(self, segments: Sequence[ReadableSegment]) -> None:
+        """Let lost segments whose files are there again be read from their beginning."""
+        returned = self._lost.take_returned(segments, self._positions.progress())
+        if returned:
+            self._ended = self._ended.removing(returned)
+            self._unreported -= returned
+            places = self._stored.segments
+            self._stored = replace(self._stored, segments={key: places[key] for key in places.keys() - returned})
 
     def _forget_second_readings(self) -> None:
         """Allow segments that were read a second time, and are gone, to be read again.
@@ -574,6 +588,7 @@ class SegmentFollower:
                 followed.final = segment.final
         if gone is not None:
             self._note_gone(gone, now_ms)
+        self._abandon_faulty()
 
     def _leave_unpublished(self, key: SegmentKey, followed: FollowedSegment) -> None:
         """Read the rest of a segment that is not listed any more and had no index; then close it.
@@ -600,6 +615,7 @@ class SegmentFollower:
         until_ms = max(self._positions.acknowledged_until_ms, self._stored.until_ms)
         # Writes of the last moments before a sync are in the next one.
         from_ms = until_ms - _SYNC_MARGIN_MS if until_ms else None
+        self._lost.add(lost, self.listed)
         self._unreported.update(lost)
         self._metrics.segments_gone_unread += len(lost)
         self._interpreter.note_missing(lost[-1], _END)
@@ -619,7 +635,7 @@ class SegmentFollower:
             f"{len(lost)} segments went from cdc_raw before they were read: run cdc spark resync; or {_REPAIR}",
             records,
         )
-        self._gaps.report(Gap(records=records, on_reported=lambda: self._positions.finish(*lost)))
+        self._gaps.report(Gap(records=records, on_reported=lambda: self._positions.abandon(*lost)))
 
     def _is_safe(self, key: SegmentKey) -> bool:
         """Read the rest of a missing segment, if its file is still open. True when nothing of the segment is lost."""
@@ -645,6 +661,20 @@ class SegmentFollower:
         if safe:
             self._positions.finish(key)
         return safe
+
+    def _abandon_faulty(self) -> None:
+        """End the accounts of faulty segments that were read to their end and are gone: no file can be set aside.
+
+        Their faults were reported. If such a file comes back, it is read again, and set aside.
+        """
+        gone = [
+            key
+            for key, each in self._positions.progress().items()
+            if each.read_to_end and each.fault is not None and key not in self.listed and not is_read_again(key)
+        ]
+        if gone := [key for key in gone if not self._is_set_aside(key)]:
+            self._lost.add(gone, self.listed)
+            self._positions.abandon(*gone)
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended = self._ended.adding([segment.key], self.listed)

@@ -200,7 +200,7 @@ def test_a_gap_begins_before_a_segment_that_could_not_be_read_although_those_beh
 def test_a_segment_with_a_fault_that_went_while_the_agent_was_down_is_safe_only_in_the_folder_for_errors(
     tmp_path: Path, set_aside: bool
 ) -> None:
-    """A fault in its first part says nothing about the rest, which Cassandra may have removed unread."""
+    """A fault in its first part says nothing about the rest, which Cassandra may have removed unread. The loss is reported once."""
     content = bytearray(segment_bytes(_ID, [payloads(2), payloads(4)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     first = _agent(tmp_path)
@@ -221,8 +221,51 @@ def test_a_segment_with_a_fault_that_went_while_the_agent_was_down_is_safe_only_
         wait_until(lambda: agent.positions.progress() == {} and _ID in agent.stored_now().finished, "it is finished")
     else:
         wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+        agent.gaps[0].on_reported()
+        wait_until(lambda: _ID in agent.stored_now().finished, "it counts as finished")
     agent.stop()
     assert len(agent.gaps) == agent.metrics.segments_gone_unread == (not set_aside)
+    assert (agent.stored_now().segments, _ID in agent.stored_now().lost) == ({}, not set_aside)
+    _expect_no_gap(tmp_path)
+
+
+def _expect_no_gap(folder: Path) -> None:
+    """The next start reads and deletes a newer segment, and reports no loss."""
+    agent = _agent(folder)
+    content = segment_bytes(_ID + 9, [payloads(1)])
+    agent.segment(_ID + 9, content, f"{len(content)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [], "another segment is finished")
+    agent.stop()
+    assert agent.gaps == []
+
+
+def test_a_segment_with_a_fault_that_went_while_it_was_read_is_no_gap_and_is_kept_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    """It was read to its end from the open file, so only the bad entry is missing, which was reported. It cannot be set aside."""
+    content = bytearray(segment_bytes(_ID, [payloads(1), payloads(2), [each.payload for each in ENTRIES] * 40]))
+    content[len(segment_bytes(_ID, [payloads(1), payloads(1)])) + 15] ^= 1
+    agent = _agent(tmp_path, max_events=1)
+    agent.acknowledges = False
+    agent.segment(_ID, bytes(content), str(len(segment_bytes(_ID, [payloads(1)]))))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 1, "the first section is read")
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    wait_until(lambda: agent.positions.waits_for_room, "reading waits for room")
+    _remove(agent, _ID)
+    agent.acknowledges = True
+    agent.positions.acknowledge(tracked_entries(agent.published[:1]), 1, agent.published[0].size)
+    wait_until(lambda: _ID in agent.stored_now().finished, "it is finished")
+    agent.stop()
+    assert (agent.gaps, agent.metrics.corrupt_entries) == ([], 1)
+    _expect_no_gap(tmp_path)
+    last = _agent(tmp_path)
+    last.segment(_ID, bytes(content), f"{len(content)}\nCOMPLETED")
+    last.start()
+    wait_until(lambda: last.metrics.segments_set_aside == 1, "it is set aside")
+    last.stop()
+    assert (last.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(content)
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same process", "after a restart"])
@@ -251,6 +294,198 @@ def test_spilled_segments_whose_disk_was_away_are_read_when_it_is_there_again(tm
     agent.stop()
     assert len(set(agent.places())) == len(agent.published) == 3
     assert {each.header.segment_id for each in agent.published} == {_ID}
+
+
+def _complete_segments(agent: StagedAgent, count: int) -> None:
+    for segment_id in range(_ID, _ID + count):
+        content = segment_bytes(segment_id, [payloads(3)])
+        agent.segment(segment_id, content, f"{len(content)}\nCOMPLETED")
+
+
+def _lose_all(folder: Path, count: int) -> StagedAgent:
+    """The disk of cdc_raw is mounted behind the agent's start, and the agent has reported all segments as a gap."""
+    first = _agent(folder)
+    first.acknowledges = False
+    _complete_segments(first, count)
+    first.start()
+    wait_until(lambda: _ID + count - 1 in first.stored_now().segments, "the segments are known")
+    first.stop()
+    first.cdc_raw.rename(folder / "disk")
+    agent = _agent(folder)
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.gaps[0].on_reported()
+    wait_until(lambda: _ID in agent.stored_now().finished, "they count as finished")
+    return agent
+
+
+def _mount(agent: StagedAgent) -> None:
+    agent.cdc_raw.rmdir()
+    (agent.cdc_raw.parent / "disk").rename(agent.cdc_raw)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "after a restart"])
+def test_segments_of_a_gap_that_come_back_are_read_in_order_before_they_are_deleted(
+    tmp_path: Path, restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent starts before the disk of cdc_raw is mounted."""
+    agent = _lose_all(tmp_path, 3)
+    if restarted:
+        agent.stop()
+        agent = _agent(tmp_path)
+        agent.start()
+    _mount(agent)
+    wait_until(lambda: agent.files() == [], "the segments are deleted")
+    wait_until(lambda: agent.positions.progress() == {}, "they are stored as finished")
+    agent.stop()
+    assert [each.header.segment_id for each in agent.published] == [_ID] * 3 + [_ID + 1] * 3 + [_ID + 2] * 3
+    assert (agent.stored_now().lost, agent.stored_now().segments) == (SegmentIds(), {})
+    assert len(agent.gaps) == (not restarted)
+    assert f"CommitLog-7-{_ID}.log counts as lost, and is there again" in caplog.text
+    _expect_no_gap(tmp_path)
+
+
+def test_a_segment_of_a_gap_that_a_replay_links_again_is_read_before_it_is_deleted(tmp_path: Path) -> None:
+    """Cassandra removed it from a full cdc_raw (cdc_block_writes: false), and is killed before its tables are flushed. What
+    was read before is published again. The finished one beside it is deleted unread, as ever."""
+    agent = _agent(tmp_path)
+    content = segment_bytes(_ID, [payloads(2), payloads(4)])
+    agent.segment(_ID, content, str(len(segment_bytes(_ID, [payloads(2)]))))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 2, "the first section is read")
+    agent.stop()
+    _remove(agent, _ID)
+    agent = _agent(tmp_path)
+    finished = segment_bytes(_ID + 1, [payloads(1)])
+    agent.segment(_ID + 1, finished, f"{len(finished)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1 and agent.files() == [], "the gap is found")
+    agent.gaps[0].on_reported()
+    wait_until(lambda: _ID in agent.stored_now().finished, "it counts as finished")
+    for each in (_ID, _ID + 1):
+        log = tmp_path / f"CommitLog-7-{each}.log"
+        os.link(log, agent.cdc_raw / log.name)
+        agent.index(each, f"{log.stat().st_size}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "both are deleted")
+    agent.stop()
+    assert [each.header.segment_id for each in agent.published] == [_ID + 1, *[_ID] * len(set(agent.places()[1:]))]
+    assert len({place for segment_id, place in agent.places() if segment_id == _ID}) >= 4
+
+
+def test_a_segment_of_a_gap_that_comes_back_while_the_node_still_writes_it_is_followed(tmp_path: Path) -> None:
+    """The agent's view of cdc_raw was empty for a while. The node went on, and its new changes are no part of the gap."""
+    whole, synced = segment_bytes(_ID, [payloads(2), payloads(4)]), len(segment_bytes(_ID, [payloads(2)]))
+    first = _agent(tmp_path)
+    first.segment(_ID, whole, str(synced))
+    first.start()
+    wait_until(lambda: len(first.published) == 2, "the first section is read")
+    first.stop()
+    first.cdc_raw.rename(tmp_path / "disk")
+    agent = _agent(tmp_path)
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.gaps[0].on_reported()
+    wait_until(lambda: _ID in agent.stored_now().finished, "it counts as finished")
+    _mount(agent)
+    wait_until(lambda: _ID in agent.stored_now().segments, "its position is stored again")
+    assert _ID not in agent.stored_now().finished
+    assert len(agent.files()) == 2
+    agent.index(_ID, f"{len(whole)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "it is deleted")
+    agent.stop()
+    assert len(agent.places()) == len(set(agent.places())) >= 4
+
+
+def test_a_segment_that_comes_back_before_its_gap_is_reported_waits_for_that(tmp_path: Path) -> None:
+    """It is neither deleted nor read under the account that the report ends. What is left of its index goes, and no more."""
+    _lose_a_segment(tmp_path)
+    agent = _agent(tmp_path)
+    agent.index(_ID, "150")
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    log = tmp_path / f"CommitLog-7-{_ID}.log"
+    os.link(log, agent.cdc_raw / log.name)
+    agent.index(_ID, "150\nCOMPLETED")
+    time.sleep(0.2)
+    assert (agent.published, len(agent.files())) == ([], 2)
+    agent.gaps[0].on_reported()
+    wait_until(lambda: agent.files() == [], "it is deleted")
+    agent.stop()
+    assert len(agent.published) == 2
+
+
+def test_no_time_is_promised_while_a_segment_that_came_back_waits_for_the_report_of_its_gap(tmp_path: Path) -> None:
+    """It may have changes that the gap does not cover."""
+    _lose_a_segment(tmp_path)
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()), unsynced=UnsyncedReading(0.001, 0.005, lambda: ""))
+    live = GrowingSegment(tmp_path / f"CommitLog-7-{_ID + 1}.log", _ID + 1, 1024 * 1024)
+    os.link(live.path, agent.cdc_raw / live.path.name)
+    live.append(payloads(1))
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1 and bool(agent.passed), "the gap is found, and times are promised", 5)
+    os.link(tmp_path / f"CommitLog-7-{_ID}.log", agent.cdc_raw / f"CommitLog-7-{_ID}.log")
+    agent.index(_ID, "150\nCOMPLETED")
+    wait_until(lambda: _ID in agent.follower.listed, "it is listed")
+    time.sleep(0.1)
+    promised = len(agent.passed)
+    time.sleep(0.2)
+    assert len(agent.passed) == promised
+    agent.gaps[0].on_reported()
+    wait_until(lambda: len(agent.passed) > promised, "times are promised")
+    agent.stop()
+    live.close()
+    assert agent.passed[promised][1] == 3
+
+
+def test_the_index_that_a_lost_segment_has_left_behind_is_deleted(tmp_path: Path) -> None:
+    """Cassandra is killed after it has deleted the segment."""
+    _lose_a_segment(tmp_path)
+    agent = _agent(tmp_path)
+    agent.index(_ID, "150")
+    agent.start()
+    wait_until(lambda: len(agent.gaps) == 1, "the gap is found")
+    agent.gaps[0].on_reported()
+    wait_until(lambda: agent.files() == [], "the index is deleted")
+    agent.stop()
+    assert (agent.published, agent.metrics.segments_deleted) == ([], 0)
+
+
+def test_after_a_kill_at_any_moment_a_segment_of_a_gap_is_read_or_deleted_as_the_positions_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each state that was stored while it was lost, came back, was read and was deleted is one that a start may find."""
+    found: list[StoredPositions] = []
+    store = OffsetStore.store
+
+    def record(self: OffsetStore, positions: StoredPositions) -> None:
+        store(self, positions)
+        found.append(positions)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OffsetStore, "store", record)
+        agent = _lose_all(tmp_path, 1)
+        _mount(agent)
+        wait_until(lambda: agent.files() == [] and agent.positions.progress() == {}, "the segment is deleted")
+        agent.stop()
+    kinds = {(_ID in each.segments, _ID in each.finished, _ID in each.lost) for each in found}
+    assert kinds >= {(True, False, False), (False, True, True), (False, True, False)}
+    assert (False, False, True) not in kinds
+    for number, positions in enumerate(found):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        offsets = OffsetStore(folder / "work")
+        offsets.store(positions)
+        offsets.close()
+        after = _agent(folder)
+        _complete_segments(after, 1)
+        after.start()
+        wait_until(lambda: after.files() == [], "it is deleted")  # noqa: B023
+        after.stop()
+        is_read = _ID in positions.finished and _ID not in positions.lost
+        stored = positions.segments.get(SegmentKey(_ID))
+        read_to = (_ID, 0 if stored is None else stored.position)
+        assert after.places() == [each for each in agent.places() if each > read_to and not is_read], positions
+        assert after.gaps == []
 
 
 def _finished(folder: Path, archive: object = None) -> StagedAgent:

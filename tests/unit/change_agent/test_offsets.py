@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,8 @@ _REPOSITORY = Path(__file__).parents[3]
 _FIRST = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]))
 _SECOND = StoredPositions(
     segments={7: StoredSegment(position=200, keep=True), 8: StoredSegment(position=20, fault="broken")},
-    finished=SegmentIds.of([5, 6]),
+    finished=SegmentIds.of([3, 5, 6]),
+    lost=SegmentIds.of([3]),
 )
 
 
@@ -115,6 +119,18 @@ def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
     store.close()
     assert (tmp_path / "positions-a.json").stat().st_size < 200
     assert _load(tmp_path).finished == ids
+
+
+def test_a_file_without_lost_segments_has_none(stored: Path) -> None:
+    """Earlier versions did not store them, and do not read them."""
+    path = stored / "positions-b.json"
+    body = path.read_bytes().partition(b"\n")[2]
+    assert json.loads(body)["lost"] == [[3, 3]]
+    fields = json.loads(body)
+    del fields["lost"]
+    body = json.dumps(fields).encode()
+    path.write_bytes(b"%08x\n%s" % (zlib.crc32(body), body))
+    assert _load(stored) == replace(_SECOND, lost=SegmentIds())
 
 
 def test_after_a_fallback_the_whole_generation_is_not_overwritten(stored: Path) -> None:

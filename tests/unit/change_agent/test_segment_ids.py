@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,7 @@ def test_of_a_long_run_its_end_is_stored() -> None:
 class _NoFiles:
     """Segments whose files are all gone."""
 
-    def let_go(self, finished: SegmentIds, faulty: Mapping[int, str]) -> frozenset[int]:
+    def let_go(self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]) -> frozenset[int]:
         return frozenset()
 
     def present(self) -> Collection[int]:

@@ -30,9 +30,7 @@ _FIRST: Final = 1_795_000_000_000
 class _NoFiles:
     """Segments whose files are all gone."""
 
-    def let_go(
-        self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]
-    ) -> frozenset[int]:
+    def let_go(self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]) -> frozenset[int]:
         return frozenset()
 
     def present(self) -> Collection[int]:

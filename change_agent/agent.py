@@ -196,6 +196,7 @@ class ChangeAgent:
             self.metrics,
             write_status=self._report.refresh,
             interval_s=config.positions_interval_ms / 1000,
+            deletable=None if self._copy is None else self._copy.deletable,
         )
 
     def _until_writable(self, action: Callable[[], _Result]) -> _Result:

@@ -12,6 +12,7 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions, SegmentProgress
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.positions.segment_ids import SegmentIds
 from runtime.stage import Stage
 
 __all__ = ["FinishedSegments", "PositionsWriter"]
@@ -39,7 +40,8 @@ class PositionsWriter(Stage):
     """Stores the acknowledged positions at an interval and once more at the end.
 
     A segment is deleted only when both generations have it as finished. Otherwise a start with a damaged newer
-    generation would take the deleted segment for lost. While positions cannot be stored (a full disk), no file is
+    generation would take the deleted segment for lost. `deletable` returns which of the stored finished segments may be
+    deleted now: with a copy of the positions, those that it has as finished. While positions cannot be stored (a full disk), no file is
     deleted, and storing is retried; after a crash, events are then published again.
     """
 
@@ -52,6 +54,7 @@ class PositionsWriter(Stage):
         metrics: AgentMetrics,
         write_status: Callable[[], None],
         interval_s: float,
+        deletable: Callable[[SegmentIds], Container[SegmentKey]] | None = None,
     ) -> None:
         super().__init__("writer of positions")
         self._store: Final = store
@@ -61,6 +64,7 @@ class PositionsWriter(Stage):
         self._metrics: Final = metrics
         self._write_status: Final = write_status
         self._interval_s: Final = interval_s
+        self._deletable: Final = deletable
         self._lock: Final = threading.Lock()
         self._set_aside: frozenset[SegmentKey] = frozenset()
         # How often in a row storing has failed.
@@ -117,7 +121,8 @@ class PositionsWriter(Stage):
             _log.info("positions are stored again")
             self.store_failures = 0
         faulty = {each: done.fault for each, done in progress.items() if done.done and done.fault is not None}
-        self._set_aside |= self._finished_segments.let_go(self._stored.finished, self._stored.lost, faulty)
+        finished = self._stored.finished if self._deletable is None else self._deletable(self._stored.finished)
+        self._set_aside |= self._finished_segments.let_go(finished, self._stored.lost, faulty)
 
     def _store_progress(self, progress: Mapping[SegmentKey, SegmentProgress]) -> None:
         ended = {

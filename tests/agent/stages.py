@@ -6,12 +6,13 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
 from change_agent.archive.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.events.events_writer import write_head
@@ -24,6 +25,7 @@ from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops
 from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, OutgoingRun, event_size
 from change_agent.schema.schema_mutations import SchemaChange
@@ -120,6 +122,7 @@ class StagedAgent:
         unsynced: UnsyncedReading | None = None,
         clock: Callable[[], float] = time.time,
         clearings: Producers | None = None,
+        deletable: Callable[[SegmentIds], Container[SegmentKey]] | None = None,
     ) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
         self.cdc_raw.mkdir(exist_ok=True)
@@ -171,6 +174,7 @@ class StagedAgent:
             self.metrics,
             lambda: None,
             0.01,
+            deletable,
         )
         self._reader = threading.Thread(target=self.follower.run, daemon=True)
 

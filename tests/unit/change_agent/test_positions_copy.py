@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pulsar
 import pytest
 
 from change_agent.errors import PublishError
+from change_agent.positions import positions_copy
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.segment_ids import SegmentIds
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
 from tests.topics.events_topic import wait_until
 
+_ID = time.time_ns() // 1_000_000 - 10_000
 _STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]), until_ms=9)
+
+
+def _copied(topic: _Topic) -> StoredPositions:
+    parsed = None if topic.payload is None else parse_positions(topic.payload, "the copy")
+    return StoredPositions() if parsed is None else parsed[1]
 
 
 class _Topic:
@@ -42,7 +53,7 @@ class _Topic:
 class _Agent:
     """What a copy asks of its agent."""
 
-    def __init__(self, topic: _Topic, *, is_fresh: bool = False) -> None:
+    def __init__(self, topic: _Topic, *, is_fresh: bool = False, patience_s: float = 60.0) -> None:
         self.stored = _STORED
         self.is_portable = True
         self.adopted: list[StoredPositions] = []
@@ -55,6 +66,7 @@ class _Agent:
             lambda: self.stored,
             lambda: self.is_portable,
             self.adopted.append if is_fresh else None,
+            patience_s,
         )
 
     def _open(self, node_id: str) -> _Topic:
@@ -145,6 +157,120 @@ def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
     assert made.copy.restore() is None
     again = _Agent(_Topic(format_positions(0, _STORED), refusals=1))
     assert again.copy.restore() == _STORED
+
+
+class _Machine:
+    """An agent with a copy of its positions; `topic` outlives it."""
+
+    def __init__(self, folder: Path, topic: _Topic, patience_s: float = 60.0) -> None:
+        folder.mkdir(exist_ok=True)
+        self.is_portable = True
+        self.copy = PositionsCopy(
+            lambda _: topic, lambda: "node-1", self._stored, lambda: self.is_portable, None, patience_s
+        )
+        self.agent = StagedAgent(folder, MemoryTables(GOLDEN.tables()), deletable=self.copy.deletable)
+
+    def _stored(self) -> StoredPositions:
+        return self.agent.stored_now()
+
+    def start(self) -> None:
+        self.copy.start()
+        self.agent.start()
+
+    def finish(self, segment_id: int) -> None:
+        """A segment appears, and is read and stored as finished."""
+        content = segment_bytes(segment_id, [payloads(3)])
+        self.agent.segment(segment_id, content, f"{len(content)}\nCOMPLETED")
+        wait_until(lambda: segment_id in self.agent.stored_now().finished, "it is finished")
+
+    def stop(self) -> None:
+        self.agent.stop()
+        self.copy.stop()
+        assert self.copy.failure is None
+
+
+def test_a_segment_is_deleted_only_when_the_copy_has_it_as_finished(tmp_path: Path) -> None:
+    """The machine is lost at any moment, and the copy has the segment as open: the new machine must find its file."""
+    topic = _Topic()
+    first = _Machine(tmp_path / "first", topic)
+    first.agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "150")
+    first.start()
+    wait_until(lambda: _ID in _copied(topic).segments, "the copy has it as open")
+    topic.refusals = 1_000_000
+    first.agent.index(_ID, "400\nCOMPLETED")
+    wait_until(lambda: _ID in first.agent.stored_now().finished, "it is finished")
+    time.sleep(0.3)
+    assert len(first.agent.files()) == 2
+    topic.refusals = 0
+    wait_until(lambda: first.agent.files() == [], "it is deleted")
+    copied = _copied(topic)
+    first.stop()
+    assert _ID in copied.finished
+    second = _Machine(tmp_path / "second", _Topic())
+    second.agent.follower.adopt(copied)
+    second.start()
+    second.finish(_ID + 1)
+    second.stop()
+    assert second.agent.gaps == []
+
+
+def test_finished_segments_do_not_wait_for_the_interval_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one that finishes makes a copy."""
+    monkeypatch.setattr(positions_copy, "_INTERVAL_S", 1_000.0)
+    machine = _Machine(tmp_path, _Topic())
+    machine.start()
+    for segment_id in (_ID, _ID + 1):
+        machine.finish(segment_id)
+        wait_until(lambda: machine.agent.files() == [], "it is deleted", 10)
+    machine.stop()
+
+
+def test_while_no_copy_may_be_made_segments_are_deleted_without_it(tmp_path: Path) -> None:
+    """Held events are lost with the machine, so a gap is right."""
+    topic = _Topic()
+    machine = _Machine(tmp_path, topic)
+    machine.is_portable = False
+    machine.start()
+    machine.finish(_ID)
+    wait_until(lambda: machine.agent.files() == [], "it is deleted")
+    machine.stop()
+    assert topic.payload is None
+
+
+def test_a_broker_that_refuses_the_copy_does_not_fill_cdc_raw(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After a while segments are deleted without a copy; the log has one line for that."""
+    topic = _Topic(refusals=1_000_000)
+    machine = _Machine(tmp_path, topic, patience_s=0.3)
+    machine.start()
+    for segment_id in (_ID, _ID + 1):
+        machine.finish(segment_id)
+        wait_until(lambda: machine.agent.files() == [], "it is deleted")
+    [told] = [each.getMessage() for each in caplog.records if "finished segments" in each.getMessage()]
+    assert told.startswith("no copy of this node's positions could be stored for 0 s (positions: not now)")
+    topic.refusals = 0
+    wait_until(lambda: topic.payload is not None and _ID + 1 in _copied(topic).finished, "a copy is made")
+    machine.stop()
+
+
+def test_before_the_copy_is_claimed_nobody_is_told_that_it_is_late(caplog: pytest.LogCaptureFixture) -> None:
+    """The start waits for Pulsar, and nothing is read meanwhile."""
+    made = _Agent(_Topic(), patience_s=0.0)
+    assert 5 in made.copy.deletable(_STORED.finished)
+    assert caplog.records == []
+    made.copy.is_ready.set()
+    assert 5 in made.copy.deletable(_STORED.finished)
+    assert len(caplog.records) == 1
+
+
+def test_a_segment_that_is_read_again_is_not_deleted_because_an_earlier_copy_has_it_as_finished() -> None:
+    """It was lost, and came back."""
+    made = _Agent(_Topic())
+    made.copy.is_ready.set()
+    made.copy._copied = _STORED
+    deletable = made.copy.deletable(SegmentIds.of([5, 8]))
+    assert [each in deletable for each in (5, 6, 8)] == [True, False, False]
 
 
 class _Client:

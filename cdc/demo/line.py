@@ -16,7 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+import httpx
+from cassandra import DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.connection import ConnectionException
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
@@ -25,11 +28,12 @@ from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.sandbox import Progress
+from clients.node_errors import node_errors, one_line
 from schemas.errors import CdcError
 from schemas.topics import events_topic, full_topic_name
 from source_connector.nar_build import build_nar
 
-__all__ = ["Line", "LineError", "connect"]
+__all__ = ["Line", "LineError", "as_line_errors", "connect"]
 
 _ADMIN_TIMEOUT_S: Final = 120
 _LOOK_S: Final = 0.1
@@ -38,10 +42,30 @@ _SUBSCRIPTION: Final = "sub"
 _TROUBLE: Final = re.compile(r" (WARN|ERROR|FATAL) |Exception|Error:")
 _SHOWN_LINES: Final = 10
 _SHOWN_CHARACTERS: Final = 400
+_REMEDY: Final = "run the demo again, when the machine has less to do"
 
 
 class LineError(CdcError):
     """A part of the pipeline failed, or did not do its work in time."""
+
+
+@contextmanager
+def as_line_errors() -> Iterator[None]:
+    """A context that raises LineError for the errors of clients, and for a program that does not end in time."""
+    try:
+        yield
+    except subprocess.TimeoutExpired as error:
+        program = Path(error.cmd[0]).name
+        raise LineError(f"{program} did not end within {error.timeout:.0f} s; {_REMEDY}") from error
+    except httpx.HTTPStatusError as error:
+        answer = f"{error.response.status_code} {one_line(Exception(error.response.text))[:_SHOWN_CHARACTERS]}"
+        raise LineError(f"Pulsar answered {error.request.method} {error.request.url} by {answer}; {_REMEDY}") from error
+    except httpx.RequestError as error:
+        request = f"{error.request.method} {error.request.url}"
+        raise LineError(f"Pulsar did not answer {request}: {one_line(error)}; {_REMEDY}") from error
+    except (NoHostAvailable, DriverException, ConnectionException) as error:
+        cause = node_errors(error, NoHostAvailable)[0]
+        raise LineError(f"Cassandra did not do a request: {one_line(cause)}; {_REMEDY}") from error
 
 
 class Line:

@@ -17,7 +17,7 @@ from typing import Final, Self
 import psutil
 
 from cdc.demo.job import Job, TableResult
-from cdc.demo.line import Line, LineError
+from cdc.demo.line import Line, LineError, as_line_errors
 from cdc.demo.workload import KEYSPACE, TABLES, Workload
 from cdc.sandbox import SandboxOptions, artifacts
 from cdc.sandbox.sandbox import Progress
@@ -78,6 +78,7 @@ class DemoReport:
         self.peak_rss_bytes = max(self.peak_rss_bytes, _resident_bytes())
 
 
+@as_line_errors()
 def run_demo(options: DemoOptions, *, quiet: bool, on_progress: Progress) -> DemoReport:
     """Run the demo. Raises ConfigError, SandboxError and LineError. Differences raise no error: the report has them."""
     report = DemoReport()

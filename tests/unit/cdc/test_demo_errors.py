@@ -1,0 +1,80 @@
+"""The demo's errors: what the clients of the servers raise is one line with a remedy."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from cdc.demo.line import LineError, connect
+from cdc.demo.run import DemoOptions, run_demo
+from cdc.rest import rest
+from cdc.sandbox import artifacts
+
+_AGAIN = "; run the demo again, when the machine has less to do"
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(500)
+        self.end_headers()
+        self.wfile.write(b"no\nroom")
+
+    def log_message(self, *_: object) -> None:  # type: ignore[override]
+        """Be silent."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A server that refuses everything."""
+    with HTTPServer(("127.0.0.1", 0), _Refuses) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/admin"
+        server.shutdown()
+        thread.join()
+
+
+def _line(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> str:
+    """The demo's error if its first step does this."""
+    monkeypatch.setattr(artifacts, "ensure", lambda _name: step())
+    with pytest.raises(LineError) as raised:
+        run_demo(DemoOptions(), quiet=True, on_progress=lambda name, step: None)
+    return str(raised.value)
+
+
+def test_a_program_that_does_not_end_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine, `pulsar-admin sources create` takes longer than the demo waits."""
+    line = _line(monkeypatch, lambda: subprocess.run(["/usr/bin/env", "sleep", "60"], timeout=1, check=False))
+    assert line == f"env did not end within 1 s{_AGAIN}"
+
+
+def test_an_answer_of_pulsar_that_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """With its reason."""
+    line = _line(monkeypatch, lambda: rest().get(url).raise_for_status())
+    assert line == f"Pulsar answered GET {url} by 500 no room{_AGAIN}"
+
+
+def test_a_pulsar_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the request."""
+    line = _line(monkeypatch, lambda: rest().get("http://127.0.0.1:9/admin"))
+    assert line.startswith("Pulsar did not answer GET http://127.0.0.1:9/admin: ")
+    assert line.endswith(_AGAIN)
+    assert len(line.splitlines()) == 1
+
+
+def test_a_cassandra_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the node's own error."""
+
+    def step() -> None:
+        with connect("127.0.0.1", 9):
+            pass
+
+    line = _line(monkeypatch, step)
+    assert line.startswith("Cassandra did not do a request: ")
+    assert "Connection refused" in line
+    assert line.endswith(_AGAIN)
+    assert len(line.splitlines()) == 1

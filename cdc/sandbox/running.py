@@ -57,11 +57,12 @@ def take_down(folder: Path, *, remove: bool = False) -> int:
     """End all processes of the folder's sandbox, first by SIGTERM. Return the number of servers that ran.
 
     Afterwards none of its processes and ports is left. The data stays, unless ``remove`` is True. If no sandbox runs,
-    there is nothing to end. Raises SandboxError if a process survives SIGKILL.
+    there is nothing to end. Raises SandboxError if a process survives SIGKILL, or may not be ended by this user.
     """
     state = read_state(folder)
     running = 0
     if state is not None:
+        _check_owner(folder, state)
         running = sum(1 for server in state.servers if server.process and server.process.process())
         _end_supervisor(state)
     _end_strays(folder)
@@ -88,6 +89,18 @@ def answers(server: ServerState) -> bool:
         return rest().get(url, timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
     except (NotServingError, httpx.HTTPError):
         return False
+
+
+def _check_owner(folder: Path, state: SandboxState) -> None:
+    """Raise SandboxError if a process of the sandbox is of another user. Root may end all processes."""
+    for each in [state.supervisor, *(server.process for server in state.servers)]:
+        process = None if each is None else each.process()
+        with suppress(psutil.NoSuchProcess):
+            if process is not None and os.geteuid() not in {0, process.uids().real}:
+                raise SandboxError(
+                    f"the sandbox in {folder} runs as the user {process.username()} (pid {process.pid});"
+                    f" nothing was ended: call `cdc sandbox down` as this user, or as root"
+                )
 
 
 def _end_supervisor(state: SandboxState) -> None:

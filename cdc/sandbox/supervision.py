@@ -124,11 +124,17 @@ class SupervisorChannel(Supervised):
 
 
 def attach(folder: Path) -> Supervised:
-    """A channel to the supervisor of a detached sandbox. Raises SandboxError if no sandbox runs in the folder."""
+    """A channel to the supervisor of a detached sandbox.
+
+    Raises SandboxError if no sandbox runs in the folder, or if it is the sandbox of another user.
+    """
     channel, opened = socket.socket(socket.AF_UNIX), -1
     try:
         opened = os.open(folder, os.O_DIRECTORY)
         channel.connect(f"/proc/self/fd/{opened}/control.sock")
+    except PermissionError as error:
+        channel.close()
+        raise SandboxError(f"the sandbox in {folder} is of another user; use the one who started it") from error
     except OSError as error:
         channel.close()
         raise SandboxError(f"no sandbox runs in {folder}; start it with `cdc sandbox up --dir {folder}`") from error

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdc.commands.sandbox import _check_folder
 from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.running import Condition, server_statuses, take_down
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
+from cdc.sandbox.supervision import attach
 from schemas.errors import ConfigError
 
+_NOBODY = 65534
 _REPOSITORY = Path(__file__).parents[3]
 _STATE = SandboxState(
     cassandra="5.0",
@@ -191,6 +197,58 @@ def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_end
     write_state(tmp_path, _STATE)
     assert [status.condition for status in server_statuses(tmp_path)] == ["stopped"]
     assert take_down(tmp_path) == 0
+
+
+def _error_for_another_user(step: Callable[[], object]) -> str:
+    """The text of the SandboxError that a step raises in a process of another user than root."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        text = "no SandboxError"
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setuid(_NOBODY)
+            step()
+        except SandboxError as error:
+            text = str(error)
+        finally:
+            os.write(writer, text.encode())
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that all users may enter, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_down_of_a_sandbox_of_another_user_ends_and_removes_nothing(open_folder: Path) -> None:
+    """It is one line with the user who may. Process 1, which runs as root, is in place of its supervisor."""
+    if psutil.Process(1).uids().real != 0:
+        pytest.skip("process 1 of this container does not run as root")
+    write_state(open_folder, replace(_STATE, supervisor=ProcessId.of(1)))
+    assert _error_for_another_user(lambda: take_down(open_folder, remove=True)) == (
+        f"the sandbox in {open_folder} runs as the user root (pid 1); nothing was ended: call `cdc sandbox down` as this"
+        " user, or as root"
+    )
+    assert read_state(open_folder) is not None
+
+
+def test_a_server_of_a_sandbox_of_another_user_is_not_said_to_be_down(open_folder: Path) -> None:
+    """Its control socket is there, and this user may not connect to it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(open_folder / "control.sock"))
+        (open_folder / "control.sock").chmod(0 if os.geteuid() else 0o700)
+        listener.listen()
+        assert _error_for_another_user(lambda: attach(open_folder)) == (
+            f"the sandbox in {open_folder} is of another user; use the one who started it"
+        )
 
 
 @pytest.mark.parametrize(("patience_s", "condition"), [(0.0, "unresponsive"), (60.0, "ready")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from cdc.progress import progress_display
 from cdc.sandbox.addresses import MAX_NODES
 from cdc.sandbox.detached import PULSAR, DetachedServer, detached_server
 from cdc.sandbox.options import SandboxOptions
-from cdc.sandbox.running import ServerStatus, server_statuses, take_down
+from cdc.sandbox.running import ServerStatus, foreign_files, server_statuses, take_down
 from cdc.sandbox.sandbox import Sandbox
 from cdc.sandbox.versions import CASSANDRA_VERSIONS
 from schemas.errors import ConfigError
@@ -30,7 +29,6 @@ __all__ = ["sandbox"]
 
 # Each server has answered once before `up` lists them all. On a busy machine one may be silent for some seconds.
 _PATIENCE_S: Final = 60.0
-_OF_SERVERS: Final = re.compile(r"cassandra-\d+|pulsar|\.sandbox\.json")
 _dir_option = click.option(
     "--dir",
     "folder",
@@ -217,10 +215,7 @@ def _check_folder(folder: Path) -> None:
     """Make the folder. Raise ConfigError if it has other files, because `down --remove` would remove them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in folder.iterdir()} - {"logs", "lock", "control.sock"}
-        # A first start that failed before sandbox.json was written has locked the folder, and no server has run in it.
-        is_unused = (folder / "lock").exists() and {each.name for each in folder.glob("logs/*")} <= {"supervisor.log"}
-        foreign = sorted(name for name in names if not (is_unused and _OF_SERVERS.fullmatch(name)))
+        foreign = foreign_files(folder)
     except OSError as error:
         raise ConfigError.of("--dir", f"{folder} cannot be used: {error.strerror}") from error
     if foreign and not (folder / "sandbox.json").exists():

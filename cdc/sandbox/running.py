@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -20,7 +22,7 @@ from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.server import SANDBOX_VARIABLE
 from cdc.sandbox.state import SandboxState, ServerState, read_state
 
-__all__ = ["Condition", "ServerStatus", "answers", "server_statuses", "take_down"]
+__all__ = ["Condition", "ServerStatus", "answers", "foreign_files", "server_statuses", "take_down"]
 
 Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
 
@@ -28,6 +30,8 @@ _PROBE_TIMEOUT_S: Final = 3.0
 _PROBE_PAUSE_S: Final = 0.5
 _SUPERVISOR_WAIT_S: Final = 60.0  # the supervisor kills its servers after 20 s
 _STRAY_WAIT_S: Final = 10.0
+_OF_SANDBOX: Final = re.compile(r"logs|lock|control\.sock")
+_OF_SERVERS: Final = re.compile(r"cassandra-\d+|pulsar|\.sandbox\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,8 @@ def take_down(folder: Path, *, remove: bool = False) -> int:
     """End all processes of the folder's sandbox, first by SIGTERM. Return the number of servers that ran.
 
     Afterwards none of its processes and ports is left. The data stays, unless ``remove`` is True. If no sandbox runs,
-    there is nothing to end. Raises SandboxError if a process survives SIGKILL, or may not be ended by this user.
+    there is nothing to end. Raises SandboxError if a process survives SIGKILL, or may not be ended by this user, and
+    while a start has not written its state yet.
     """
     state = read_state(folder)
     running = 0
@@ -66,11 +71,22 @@ def take_down(folder: Path, *, remove: bool = False) -> int:
         running = sum(1 for server in state.servers if server.process and server.process.process())
         _end_supervisor(state)
     _end_strays(folder)
-    if remove and state is not None:  # never a folder that holds no sandbox
-        shutil.rmtree(folder.resolve())
-        if folder.is_symlink():
-            folder.unlink()
+    with _lock(folder) as is_sandbox:
+        if remove and (state is not None or (is_sandbox and not foreign_files(folder))):
+            shutil.rmtree(folder.resolve())
+            if folder.is_symlink():
+                folder.unlink()
     return running
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """The names of the files that no sandbox has made, sorted, in a folder without a sandbox's state.
+
+    A first start that failed before it wrote its state has locked the folder, and no server has run in it.
+    """
+    names = {entry.name for entry in folder.iterdir() if not _OF_SANDBOX.fullmatch(entry.name)}
+    is_unused = (folder / "lock").exists() and {each.name for each in folder.glob("logs/*")} <= {"supervisor.log"}
+    return sorted(name for name in names if not (is_unused and _OF_SERVERS.fullmatch(name)))
 
 
 def _condition(server: ServerState) -> Condition:
@@ -89,6 +105,28 @@ def answers(server: ServerState) -> bool:
         return rest().get(url, timeout=_PROBE_TIMEOUT_S).status_code == httpx.codes.OK
     except (NotServingError, httpx.HTTPError):
         return False
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """A context in which no sandbox starts in the folder. Its value is False if none ever locked the folder.
+
+    Raises SandboxError if a sandbox has the lock.
+    """
+    try:
+        file = (folder / "lock").open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SandboxError(
+                f"a sandbox that is just starting, or that this user may not see, has the lock of {folder}; end its"
+                f" `cdc sandbox up` by Ctrl-C, or try again when it is ready"
+            ) from None
+        yield True
 
 
 def _check_owner(folder: Path, state: SandboxState) -> None:

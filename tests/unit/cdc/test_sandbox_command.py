@@ -18,6 +18,7 @@ import pytest
 from cdc.commands.sandbox import _check_folder
 from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.running import Condition, server_statuses, take_down
+from cdc.sandbox.sandbox import _lock_folder
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 from cdc.sandbox.supervision import attach
 from schemas.errors import ConfigError
@@ -114,6 +115,34 @@ def test_up_takes_a_folder_whose_first_start_failed(tmp_path: Path) -> None:
     (tmp_path / "logs" / "cassandra-1.log").touch()
     with pytest.raises(ConfigError, match="holds other files"):
         _check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("foreign", [[], ["thesis.txt"], ["logs/cassandra-1.log"]])
+def test_down_removes_a_folder_whose_first_start_failed(tmp_path: Path, foreign: list[str]) -> None:
+    """It failed before it wrote sandbox.json. Nothing is removed beside other files."""
+    folder = tmp_path / "sandbox"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "cassandra-1" / "conf").mkdir(parents=True)
+    for name in ["lock", "logs/supervisor.log", *foreign]:
+        (folder / name).touch()
+    assert take_down(folder) == 0
+    assert folder.is_dir()
+    assert take_down(folder, remove=True) == 0
+    assert (folder / "cassandra-1").is_dir() == bool(foreign)
+    assert folder.is_dir() == bool(foreign)
+
+
+@pytest.mark.parametrize("state", [None, _STATE])
+def test_down_removes_nothing_below_a_start_in_progress(tmp_path: Path, state: SandboxState | None) -> None:
+    """It has the lock, and has not written its state yet; the state of an earlier sandbox may be there."""
+    if state is not None:
+        write_state(tmp_path, state)
+    with _lock_folder(tmp_path), pytest.raises(SandboxError, match="a sandbox that is just starting"):
+        take_down(tmp_path, remove=True)
+    assert (tmp_path / "lock").exists()
+    assert read_state(tmp_path) == state
+    take_down(tmp_path, remove=True)
+    assert not tmp_path.exists()
 
 
 def test_up_refuses_a_folder_that_is_a_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ Condition: TypeAlias = Literal["ready", "unresponsive", "stopped"]
 _PROBE_TIMEOUT_S: Final = 3.0
 _PROBE_PAUSE_S: Final = 0.5
 _SUPERVISOR_WAIT_S: Final = 60.0  # the supervisor kills its servers after 20 s
+_END_LOOK_S: Final = 0.05
 _STRAY_WAIT_S: Final = 10.0
 _OF_SANDBOX: Final = re.compile(r"logs|lock|control\.sock")
 _OF_SERVERS: Final = re.compile(r"cassandra-\d+|pulsar|\.sandbox\.json")
@@ -142,16 +144,16 @@ def _check_owner(folder: Path, state: SandboxState) -> None:
 
 
 def _end_supervisor(state: SandboxState) -> None:
-    supervisor = state.supervisor.process()
-    if supervisor is None:
-        return
-    with suppress(psutil.NoSuchProcess):
-        supervisor.terminate()
-        try:
-            supervisor.wait(_SUPERVISOR_WAIT_S)
-        except psutil.TimeoutExpired:
-            supervisor.kill()
-            supervisor.wait(_SUPERVISOR_WAIT_S)
+    """End the supervisor, at first by SIGTERM. Its zombie may remain, because nobody may collect it in a container."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _SUPERVISOR_WAIT_S
+        with suppress(psutil.NoSuchProcess):
+            if (supervisor := state.supervisor.process()) is not None:
+                supervisor.send_signal(number)
+        while state.supervisor.process() is not None and time.monotonic() < deadline:
+            time.sleep(_END_LOOK_S)
+    if state.supervisor.process() is not None:
+        raise SandboxError(f"the supervisor, process {state.supervisor.pid}, survived SIGKILL; it hangs in the kernel")
 
 
 def _end_strays(folder: Path) -> None:

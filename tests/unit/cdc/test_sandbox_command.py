@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from cdc.commands.sandbox import _check_folder
+from cdc.sandbox import running
 from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.running import Condition, server_statuses, take_down
 from cdc.sandbox.sandbox import _lock_folder
@@ -278,6 +279,24 @@ def test_a_server_of_a_sandbox_of_another_user_is_not_said_to_be_down(open_folde
         assert _error_for_another_user(lambda: attach(open_folder)) == (
             f"the sandbox in {open_folder} is of another user; use the one who started it"
         )
+
+
+@pytest.mark.parametrize("script", ["echo $$; exec sleep 60", "trap '' TERM; echo $$; exec sleep 60"])
+def test_a_supervisor_whose_end_nobody_collects_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """In a container, process 1 often collects nothing: the supervisor that has ended remains as a zombie."""
+    monkeypatch.setattr(running, "_SUPERVISOR_WAIT_S", 2.0)
+    parent = ["sh", "-c", 'sh -c "$0" & exec sleep 60', script]
+    with subprocess.Popen(parent, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        supervisor = ProcessId.of(int(process.stdout.readline()))
+        write_state(tmp_path, replace(_STATE, supervisor=supervisor))
+        try:
+            take_down(tmp_path)
+            assert supervisor.process() is None
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(("patience_s", "condition"), [(0.0, "unresponsive"), (60.0, "ready")])

@@ -107,7 +107,7 @@ def start(name: str, folder: Path, as_json: bool) -> None:
     """
     folder = folder.absolute()
     sources: Mapping[str, str] = {}
-    with detached_server(folder, name) as server:
+    with detached_server(folder, name) as server, server.only_start():
         was_running = server.running
         if not was_running:
             server.start()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.launch import Launch
 from cdc.sandbox.pulsar_standalone import PULSAR_START_ATTEMPTS, why_pulsar_is_hopeless
 from cdc.sandbox.running import answers
 from cdc.sandbox.server import Server
-from cdc.sandbox.state import ServerState, read_state, write_state
+from cdc.sandbox.state import SandboxState, ServerState, read_state, write_state
 from cdc.sandbox.supervision import Supervised, attach
 from schemas.errors import ConfigError
 
@@ -47,6 +50,30 @@ class DetachedServer(Server):
         """The server's URLs and paths, by name."""
         return dict(self._state.details)
 
+    @contextmanager
+    def only_start(self) -> Iterator[None]:
+        """A context in which no other command starts this server, with its process of the last start.
+
+        Raises SandboxError if another command starts it now. The lock is on the server's log, so that there is no
+        further file.
+        """
+        with self.log.open("ab") as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SandboxError(
+                    f"another command starts {self.name} now; wait until `cdc sandbox status --dir {self._folder}` says"
+                    f" that it is ready"
+                ) from None
+            servers = self._read_state().servers
+            self._process = next(each.process for each in servers if each.name == self.name)
+            yield
+
+    def _read_state(self) -> SandboxState:
+        state = read_state(self._folder)
+        assert state is not None, "a server that was found there"
+        return state
+
     def _launch(self) -> Launch:
         return self._supervisor.launch(self.name)
 
@@ -57,10 +84,17 @@ class DetachedServer(Server):
         return why_pulsar_is_hopeless(self.log, log_start) if self.name == PULSAR else None
 
     def _write_state(self) -> None:
-        state = read_state(self._folder)
-        assert state is not None, "a server that was found there"
-        servers = [replace(each, process=self._process) if each.name == self.name else each for each in state.servers]
-        write_state(self._folder, replace(state, servers=tuple(servers)))
+        """Replace this server's part of the state. Other commands may start other servers at the same time."""
+        folder = os.open(self._folder, os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            state = self._read_state()
+            servers = [
+                replace(each, process=self._process) if each.name == self.name else each for each in state.servers
+            ]
+            write_state(self._folder, replace(state, servers=tuple(servers)))
+        finally:
+            os.close(folder)
 
 
 @contextmanager

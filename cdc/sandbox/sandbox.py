@@ -118,11 +118,11 @@ class Sandbox:
         require_linux()
         if self._base_dir is not None:
             _check_path(self._base_dir.absolute())
-        earlier = _block_of_earlier_run(self._base_dir, self.options) if self._base_dir else None
+            _block_of_earlier_run(self._base_dir, self.options)  # raises its errors before anything is fetched
         self._fetch_artifacts()
         self._dir = self._base_dir.absolute() if self._base_dir else Path(tempfile.mkdtemp(prefix="cdc-sandbox-"))
         try:
-            self._create_servers(self._dir, earlier)
+            self._create_servers(self._dir)
             self._start_servers()
         except BaseException:
             self.close()
@@ -160,12 +160,14 @@ class Sandbox:
             pulsar_distribution()
         self._on_progress("artifacts", "ready")
 
-    def _create_servers(self, folder: Path, wanted: AddressBlock | None) -> None:
+    def _create_servers(self, folder: Path) -> None:
         options = self.options
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        lock = _lock_folder(folder)
-        block, claim = claim_block(wanted)
-        supervisor = SupervisorChannel(folder, held=[lock, claim], remove_folder=self._base_dir is None)
+        with _lock_folder(folder) as lock:
+            # Another start may have used the folder while this one fetched the artifacts.
+            block, claim = claim_block(_block_of_earlier_run(folder, options))
+            with claim:
+                supervisor = SupervisorChannel(folder, held=[lock, claim], remove_folder=self._base_dir is None)
         self._supervisor = supervisor
         total = options.nodes + options.waiting_nodes
         ports = block.cassandra_ports(total)

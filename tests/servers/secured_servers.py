@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from cdc.sandbox.addresses import AddressBlock
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.cassandra_tls import CassandraTls
 from tests.servers.certificates import CertificateAuthority
@@ -65,8 +64,8 @@ class SecuredSandbox(Sandbox):
         assert self.options.cassandra_tls is not None
         return self.options.cassandra_tls
 
-    def _create_servers(self, folder: Path, wanted: AddressBlock | None) -> None:
-        super()._create_servers(folder, wanted)
+    def _create_servers(self, folder: Path) -> None:
+        super()._create_servers(folder)
         self.authority.issue("node", self.node.address)
         self.authority.issue("broker", self.pulsar.address)
 

@@ -111,8 +111,11 @@ class AgentStatus:
         return (now_s if self.answered_s is None else self.answered_s) - seconds_of(self.content["time"])
 
     def is_current(self, now_s: float) -> bool:
-        """Return True if the values are current: the status is not old, and its agent is not known to have ended."""
-        return self.age_s(now_s) <= STALE_S and not self._has_ended
+        """Return True if the values are current: the status is not old, and its agent is not known to have ended.
+
+        A status whose time is far ahead is old as well: the clock was set back after it was written.
+        """
+        return abs(self.age_s(now_s)) <= STALE_S and not self._has_ended
 
     @property
     def _is_remote(self) -> bool:
@@ -159,21 +162,25 @@ class AgentStatus:
         return {"node_id": self.node_id, "progress": self._part("progress"), "metrics": self._part("metrics")}
 
     def _stale(self, now_s: float) -> Finding:
-        pid, age = int(_number(self.content["pid"])), as_duration(self.age_s(now_s))
+        pid, age_s = int(_number(self.content["pid"])), self.age_s(now_s)
+        since, ago = f"for {as_duration(max(0.0, age_s))}", f"{as_duration(max(0.0, age_s))} ago"
+        if age_s < -STALE_S:
+            since = f"since the clock was set back (the last one is {as_duration(-age_s)} ahead)"
+            ago = f"before the clock was set back (it is {as_duration(-age_s)} ahead)"
         if self._is_remote:
             clock = "" if self.answered_s is not None else " by the clock of this machine, which may differ"
-            text = f"answers, but wrote no status for {age}{clock}"
+            text = f"answers, but wrote no status {since}{clock}"
             return failure(self.place, text, "see its log on that machine; restart it if its threads hang")
         if not self.process_exists:
-            text = f"does not run; process {pid} wrote its last status {age} ago"
+            text = f"does not run; process {pid} wrote its last status {ago}"
             return failure(
                 self.place, text, "start it (systemctl start cassandra-cdc-agent); its log has the reason why it ended"
             )
         room = shutil.disk_usage(self.place).free
         if room < _LITTLE_DISK:
-            text = f"process {pid} has not written its status for {age}: its disk is full, {as_bytes(room)} are free"
+            text = f"process {pid} has not written its status {since}: its disk is full, {as_bytes(room)} are free"
             return failure(self.place, text, f"make room on {self._its_disk}; it continues by itself")
-        text = f"process {pid} exists, and has not written its status for {age}"
+        text = f"process {pid} exists, and has not written its status {since}"
         return failure(self.place, text, "see its log; if a signal stopped it, send SIGCONT; else restart it")
 
     def _stages(self) -> Iterator[Finding]:

@@ -104,6 +104,15 @@ def test_of_an_agent_that_does_not_run_nothing_is_shown_as_now(tmp_path: Path) -
     assert done.output.splitlines()[2] == f"position   1795219249195:94628, 1795219249196:0, at {_utc(600)} UTC"
 
 
+def test_of_an_agent_whose_status_is_from_the_future_nothing_is_shown_as_now(tmp_path: Path) -> None:
+    """The clock was set back after the agent had ended."""
+    done = _run(tmp_path, age_s=-600)
+    assert done.exit_code == 1
+    assert done.output.splitlines()[0] == "agent      DOES NOT RUN"
+    assert "wrote its last status before the clock was set back (it is 10 min ahead)" in " ".join(done.output.split())
+    assert not any(word in done.output for word in ("lag ", "rates ", "usable", "none"))
+
+
 def test_of_an_agent_that_was_killed_a_moment_ago_nothing_is_shown_as_now(tmp_path: Path) -> None:
     """A real one, whose servers are away. Its last status is no second old."""
     (tmp_path / "cdc_raw").mkdir()

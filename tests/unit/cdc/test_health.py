@@ -261,6 +261,28 @@ def test_of_an_agent_that_is_silent_nothing_else_is_told(tmp_path: Path) -> None
     assert "lag" not in finding.text
 
 
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (
+            "/nowhere",
+            "does not run; process 4711 wrote its last status before the clock was set back (it is 60 min ahead)",
+        ),
+        (
+            "http://127.0.0.1:9465",
+            "answers, but wrote no status since the clock was set back (the last one is 60 min ahead) by the clock of this"
+            " machine, which may differ",
+        ),
+    ],
+)
+def test_a_status_from_the_future_is_old(place: str, text: str) -> None:
+    """Its agent would count as running until the clock catches up. A step of a few seconds is none."""
+    [finding] = _agent(-3_600, place, pid=4711)
+    assert (finding.level, finding.text) == (Level.FAILURE, text)
+    [finding] = _agent(-5, place)
+    assert (finding.level, finding.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
+
+
 @pytest.mark.skipif(process_space() is None, reason="this system does not say whose process ids it has")
 @pytest.mark.parametrize(
     ("space", "level"), [(process_space(), Level.FAILURE), ("another machine", Level.OK), (None, Level.OK)]

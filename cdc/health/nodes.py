@@ -11,7 +11,7 @@ from typing import Final
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.findings import Finding, failure, warning
 from cdc.health.line_config import LineConfig
-from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes
+from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents
 from cdc.health.pulsar_service import NotThereError, PulsarService
 from change_agent.configuration.config import AgentConfig
 from change_agent.schema.node_connection import Node, NodeConnection
@@ -26,7 +26,7 @@ _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to
 def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentStatus]]:
     """Findings about the configured agents, and their statuses.
 
-    Agents on this machine that run for the same node are reported, too.
+    Agents on this machine that run for the same node, or cannot be asked, are reported, too.
     """
     with ThreadPoolExecutor(8) as pool:
         here = pool.submit(local_agents)
@@ -38,7 +38,9 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
         else:
             findings.append(_silent(place, status, here.result()))
     findings += shared_nodes(here.result(), config.pulsar_admin_url)
-    return findings, [each for each in looked if isinstance(each, AgentStatus)]
+    statuses = [each for each in looked if isinstance(each, AgentStatus)]
+    findings += unknown_agents(here.result(), {each.content["pid"] for each in statuses})
+    return findings, statuses
 
 
 def _silent(place: str, problem: str, here: Sequence[LocalAgent]) -> Finding:

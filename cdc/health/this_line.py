@@ -8,7 +8,7 @@ import click
 import platformdirs
 
 from cdc.health.line_config import LineConfig
-from cdc.health.local_agents import admin_url_of, local_agents
+from cdc.health.local_agents import local_agents
 from cdc.sandbox.state import SandboxState, read_state
 
 __all__ = ["line_of", "line_option"]
@@ -33,9 +33,8 @@ def line_of(path: Path | None, sandbox: Path | None = None) -> LineConfig:
     folder = sandbox or platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox"
     state = read_state(folder)
     config = LineConfig.from_mapping({} if state is None or not _runs(state) else _of_sandbox(folder, state))
-    configs = {each.config for each in local_agents()}
-    here = tuple(sorted(str(each) for each in configs if admin_url_of(each) == config.pulsar_admin_url))
-    return config.model_copy(update={"agents": here})
+    here = {each.place for each in local_agents() if each.place and each.admin_url == config.pulsar_admin_url}
+    return config.model_copy(update={"agents": tuple(sorted(here))})
 
 
 def _runs(state: SandboxState) -> bool:

@@ -214,10 +214,18 @@ class AgentConfig(CassandraOptions, PulsarOptions):
         return cls.from_mapping(_read(path), environment)
 
     @classmethod
+    def unchecked(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Mapping[str, object]:
+        """The options of a file and of the environment by name, as they are given.
+
+        For users who inspect an agent but do not have its permissions. Raises ConfigError.
+        """
+        from_environment, _ = _from_environment(os.environ if environment is None else environment)
+        return from_environment | dict(_read(path))
+
+    @classmethod
     def working_dir_of(cls, path: Path | None) -> Path:
-        """Only `cdcWorkingDir`, for users who inspect an agent but do not have its permissions. Raises ConfigError."""
-        from_environment, _ = _from_environment(os.environ)
-        found = (from_environment | dict(_read(path))).get("cdcWorkingDir")
+        """Only `cdcWorkingDir`, for such users. Raises ConfigError."""
+        found = cls.unchecked(path).get("cdcWorkingDir")
         if not isinstance(found, str) or not found:
             raise ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")
         return Path(found)

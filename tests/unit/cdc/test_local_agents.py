@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -14,14 +15,16 @@ import pytest
 
 from cdc.health.findings import Level
 from cdc.health.line_config import LineConfig
-from cdc.health.local_agents import local_agents
+from cdc.health.local_agents import local_agents, unknown_agents
 from cdc.health.nodes import agents
 from change_agent.cdc_raw.folder_lock import FolderLock
+from tests.servers.other_user import as_another_user
 from tests.topics.events_topic import wait_until
 
 # In place of an agent: a process with its command line.
 _SLEEPS = "import time; time.sleep(60)"
 _PULSAR = "http://127.0.0.1:9"
+_OTHER_PULSAR = "http://127.0.0.3:9"
 
 
 @pytest.fixture
@@ -85,3 +88,59 @@ def test_an_agent_is_known_by_its_command_line(words: list[str], is_running: boo
         finally:
             process.kill()
     assert found.get(process.pid) == (tmp_path / "a.yaml" if is_running else None)
+
+
+def _environment(folder: Path, **options: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
+    (folder / "cdc_raw").mkdir(exist_ok=True)
+    servers = {"CDC_PULSAR_ADMIN_URL": _PULSAR, "CDC_RAW_DIRECTORY": "cdc_raw", "CDC_WORKING_DIR": "work"}
+    return own | servers | options
+
+
+@contextmanager
+def _process(folder: Path, environment: Mapping[str, str], *words: str) -> Iterator[int]:
+    command = [sys.executable, "-c", _SLEEPS, "cdc", "agent", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment) as process:
+        try:
+            wait_until(lambda: "agent" in psutil.Process(process.pid).cmdline(), "the process has its words", 10)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _line_of_this_machine() -> LineConfig:
+    line = LineConfig.from_mapping({"pulsarAdminUrl": _OTHER_PULSAR})
+    here = [each.place for each in local_agents() if each.place and each.admin_url == line.pulsar_admin_url]
+    return line.model_copy(update={"agents": tuple(here)})
+
+
+def test_an_agent_without_a_file_is_found_by_its_environment(tmp_path: Path) -> None:
+    """It is asked by its working directory, which belongs to the folder that it was started in."""
+    with _process(tmp_path, _environment(tmp_path, CDC_PULSAR_ADMIN_URL=_OTHER_PULSAR)) as pid:
+        assert _line_of_this_machine().agents == (str(tmp_path / "work"),)
+        [silent], _ = agents(_line_of_this_machine(), time.time())
+        [found] = [each for each in local_agents() if each.pid == pid]
+    assert (found.config, found.working_dir, found.admin_url) == (None, tmp_path / "work", _OTHER_PULSAR)
+    assert silent.text.startswith(f"process {pid} runs and has written no status")
+
+
+def test_options_of_a_file_and_of_the_environment_are_those_of_the_agent(tmp_path: Path) -> None:
+    """Not those of the environment in which somebody looks at it. A file that names no folder is no place to ask."""
+    (tmp_path / "a.yaml").write_text("topicPrefix: other-\n")
+    with _process(tmp_path, _environment(tmp_path), "--config", "a.yaml") as pid:
+        [found] = [each for each in local_agents() if each.pid == pid]
+    assert (found.config, found.place, found.admin_url) == (tmp_path / "a.yaml", str(tmp_path / "work"), _PULSAR)
+
+
+def test_an_agent_whose_environment_may_not_be_read_is_named(tmp_path: Path) -> None:
+    """It is of another user. An agent whose status is known is not named again."""
+    if os.geteuid():
+        pytest.skip("only root has processes that another user of this test may not read")
+
+    def found(known: set[int]) -> list[tuple[str, str]]:
+        return [(each.subject, each.text) for each in unknown_agents(local_agents(), known)]
+
+    with _process(tmp_path, _environment(tmp_path)) as pid:
+        text = "is an agent, and was not asked: this user may not read which options it has"
+        assert str((f"process {pid}", text)) in as_another_user(lambda: found(set()))
+        assert f"process {pid}" not in as_another_user(lambda: found({pid}))

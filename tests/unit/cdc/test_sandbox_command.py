@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from cdc.sandbox.sandbox import _lock_folder
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, read_state, write_state
 from cdc.sandbox.supervision import attach
 from schemas.errors import ConfigError
+from tests.servers.other_user import as_another_user
 
-_NOBODY = 65534
 _REPOSITORY = Path(__file__).parents[3]
 _STATE = SandboxState(
     cassandra="5.0",
@@ -229,27 +229,6 @@ def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_end
     assert take_down(tmp_path) == 0
 
 
-def _error_for_another_user(step: Callable[[], object]) -> str:
-    """The text of the SandboxError that a step raises in a process of another user than root."""
-    reader, writer = os.pipe()
-    if (child := os.fork()) == 0:
-        text = "no SandboxError"
-        try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setuid(_NOBODY)
-            step()
-        except SandboxError as error:
-            text = str(error)
-        finally:
-            os.write(writer, text.encode())
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as file:
-        return file.read()
-
-
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that all users may enter, unlike pytest's."""
@@ -263,7 +242,7 @@ def test_down_of_a_sandbox_of_another_user_ends_and_removes_nothing(open_folder:
     if psutil.Process(1).uids().real != 0:
         pytest.skip("process 1 of this container does not run as root")
     write_state(open_folder, replace(_STATE, supervisor=ProcessId.of(1)))
-    assert _error_for_another_user(lambda: take_down(open_folder, remove=True)) == (
+    assert as_another_user(lambda: take_down(open_folder, remove=True)) == (
         f"the sandbox in {open_folder} runs as the user root (pid 1); nothing was ended: call `cdc sandbox down` as this"
         " user, or as root"
     )
@@ -276,7 +255,7 @@ def test_a_server_of_a_sandbox_of_another_user_is_not_said_to_be_down(open_folde
         listener.bind(str(open_folder / "control.sock"))
         (open_folder / "control.sock").chmod(0 if os.geteuid() else 0o700)
         listener.listen()
-        assert _error_for_another_user(lambda: attach(open_folder)) == (
+        assert as_another_user(lambda: attach(open_folder)) == (
             f"the sandbox in {open_folder} is of another user; use the one who started it"
         )
 

@@ -164,7 +164,7 @@ def may_be_iceberg(target: str) -> bool:
 
     try:
         return known_format(target) == "iceberg"
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return HAS_ICEBERG
 
 

@@ -25,9 +25,12 @@ def mirror_finding(service: PulsarService, target: str, now_s: float) -> Finding
         return warning(target, f"not checked: {error.name} is not installed", "pip install 'cassandra-cdc[spark]'")
     try:
         stored = newest_state(FsspecFolder(f"{target.rstrip('/')}/applied"))
-        state = None if stored is None else json.loads(stored)
+        state = None if stored is None else _parts_of(stored)
     except (OSError, ValueError) as error:
         return failure(target, f"cannot be read ({error})", "correct mirrors in line.yaml, or the rights")
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        text = f"its newest file in applied/ is damaged, or a later version wrote it ({error!r})"
+        return failure(target, text, "use that version here; or run cdc spark mirror --rebuild")
     if state is None:
         return failure(
             target, "no mirror was ever written there", "run cdc spark mirror, or correct mirrors in line.yaml"
@@ -54,7 +57,9 @@ def judged_mirror(
     ]
     gone = [name for name in positions if ends[name] is None]
     clock_s = float(state.get("clock_s") or 0)
-    age = as_duration(max(0.0, now_s - clock_s)) if clock_s else "long"
+    age = f"{as_duration(max(0.0, now_s - clock_s))} ago" if clock_s else "long ago"
+    if clock_s - now_s > _LATE_S:
+        age = f"{as_duration(clock_s - now_s)} ahead of the clock of this machine"
     facts = {"epoch": state["epoch"], "partitions": len(ends), "partitions_behind": len(behind)}
     if gone:
         text = f"its topic does not exist: {gone[0]}" + (f", and {len(gone) - 1} partitions more" if gone[1:] else "")
@@ -62,13 +67,23 @@ def judged_mirror(
         return failure(target, text, remedy, **facts)
     if not behind:
         return ok(target, f"has every record, micro-batch {state['epoch']}", **facts)
-    text = f"lacks records of {len(behind)} of {len(ends)} topic partitions; its last micro-batch was {age} ago"
-    if now_s - clock_s > _LATE_S:
+    text = f"lacks records of {len(behind)} of {len(ends)} topic partitions; its last micro-batch was {age}"
+    if abs(now_s - clock_s) > _LATE_S:
         remedy = "start cdc spark mirror (--follow keeps it running)"
         if not positions.keys() & set(behind):
             remedy += "; nothing to do if it began with startingOffsets: those partitions have older records only"
         return warning(target, text, remedy, **facts)
     return ok(target, text, **facts)
+
+
+def _parts_of(stored: str) -> Mapping[str, Any]:
+    """The parts of a stored state that are judged. Raises ValueError and other errors for what is no state."""
+    state = json.loads(stored)
+    return {
+        "epoch": int(state["epoch"]),
+        "clock_s": float(state.get("clock_s") or 0),
+        "positions": {name: (int(at[0]), int(at[1])) for name, at in state["positions"].items()},
+    }
 
 
 def _partitions(service: PulsarService, topic: str) -> int:

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
+from cdc.commands.spark_options import may_be_iceberg
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.completeness import _finding, completeness_of
 from cdc.health.data_topics import data_topics
@@ -22,8 +23,9 @@ from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import admin_url_of
-from cdc.health.mirrors import judged_mirror
+from cdc.health.mirrors import judged_mirror, mirror_finding
 from cdc.health.nodes import agents
+from cdc.health.pulsar_service import PulsarService
 from cdc.health.screen import print_sections, verdict
 from cdc.health.sources import SourceView
 from cdc.health.tables import Backlog, events_tables, gap_finding
@@ -386,6 +388,28 @@ def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
         Level.WARNING, "lacks records of 1 of 2 topic partitions; its last micro-batch was 60 min ago",
     )  # fmt: skip
     assert judged_mirror("/m", state, {"a": (5, 9), "b": (6, 2)}.get, _NOW_S + 3600).level is Level.OK
+
+
+def test_a_mirror_that_is_behind_does_not_count_as_busy_until_a_clock_catches_up() -> None:
+    """Its last micro-batch is from the future: the clock was set back since."""
+    state = {"epoch": 7, "clock_s": _NOW_S + 3600, "positions": {"a": [5, 9]}}
+    found = judged_mirror("/m", state, {"a": (5, 10)}.get, _NOW_S)
+    assert (found.level, found.text) == (
+        Level.WARNING,
+        "lacks records of 1 of 1 topic partitions; its last micro-batch was 60 min ahead of the clock of this machine",
+    )
+
+
+@pytest.mark.parametrize("stored", ["[]", "{}", "null", '{"epoch": 1, "positions": {"a": 5}}', '{"epoch'])
+def test_a_mirror_whose_state_is_not_understood_is_a_failure(stored: str, tmp_path: Path) -> None:
+    """One finding; the other parts of the screen are shown. A command of Spark does not know its format then."""
+    (tmp_path / "applied").mkdir()
+    (tmp_path / "applied" / "1.json").write_text(stored)
+    with PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": "http://127.0.0.1:9"})) as service:
+        found = mirror_finding(service, str(tmp_path), _NOW_S)
+    assert found.level is Level.FAILURE
+    assert "cannot be read (" in found.text or "is damaged, or a later version wrote it (" in found.text
+    assert isinstance(may_be_iceberg(str(tmp_path)), bool)
 
 
 def test_a_mirror_whose_topic_is_gone_has_not_every_record() -> None:

@@ -375,12 +375,17 @@ def agent_machine(place: str) -> Iterator[Finding]:
     """
     if place.startswith(("http://", "https://")):
         return
-    path = Path(place)
     try:
-        is_folder, is_file = path.is_dir(), path.is_file()
+        yield from _of_place(place)
     except OSError as error:
-        yield failure(place, f"cannot be read ({error.strerror})", "run this as the agent's user")
-        return
+        where = "" if error.filename in (None, place) else f"{error.filename} "
+        yield failure(place, f"{where}cannot be read ({error.strerror})", "run this as the agent's user")
+
+
+def _of_place(place: str) -> Iterator[Finding]:
+    """Check the agent of a place on this machine. Raises OSError for a folder that this user may not enter."""
+    path = Path(place)
+    is_folder, is_file = path.is_dir(), path.is_file()
     if is_folder:
         yield from _disk(path)
     elif is_file:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from schemas.resolved import TableResolved
 from schemas.topics import full_topic_name
+from tests.servers.other_user import as_another_user
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
@@ -511,6 +513,21 @@ def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> 
     assert (refused.level, refused.text) == (Level.FAILURE, "cannot be read (File name too long)")
     [silent], _ = agents(LineConfig.from_mapping({"agents": [unreadable]}), _NOW_S)
     assert (silent.level, "File name too long" in silent.text) == (Level.FAILURE, True)
+
+
+def test_the_doctor_goes_on_behind_a_working_directory_that_it_may_not_look_at() -> None:
+    """It ended there, and showed nothing of the servers."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "cdc_raw").mkdir()
+        (folder / "cdc_raw").chmod(0o777)
+        (folder / "closed").mkdir(mode=0)
+        options = f"cdcRawDirectory: {folder}/cdc_raw\ncdcWorkingDir: {folder}/closed/work\n"
+        (folder / "agent.yaml").write_text(options)
+        found = as_another_user(lambda: [each.text for each in agent_machine(str(folder / "agent.yaml"))])
+        (folder / "closed").chmod(0o700)
+    assert f"{folder}/closed/work cannot be read (Permission denied)" in found
 
 
 def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:

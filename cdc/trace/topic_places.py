@@ -29,6 +29,7 @@ __all__ = ["DataRecord", "TopicEvent", "TopicReadError", "data_records", "topic_
 
 _TIMEOUT_MS: Final = 10_000
 _QUEUE: Final = 5_000
+_NOT_AVRO: Final = (ValueError, EOFError, IndexError, TypeError, KeyError, OverflowError)
 
 
 class TopicReadError(CdcError):
@@ -147,14 +148,17 @@ class _Decoder:
         return found if found is None else found or kind in {"partition_deletion", "range_deletion"}
 
     def value(self, data: bytes | None) -> Mapping[str, Any] | None:
-        """The value in readable form; None for a row that is gone."""
+        """The value in readable form; its bytes if it does not fit its schema; None for a row that is gone."""
         if data is None or (data == b"{}" and not self._is_key_value):
             return None
         if data.startswith(b"{"):
             with suppress(ValueError):  # Avro may begin with `{`, too: it is the number -62
                 decoded: Mapping[str, Any] = json.loads(data)
                 return decoded
-        return {"bytes": data.hex()} if self._schema is None else read_avro(self._schema, data)
+        if self._schema is not None:
+            with suppress(*_NOT_AVRO):
+                return read_avro(self._schema, data)
+        return {"bytes": data.hex()}
 
 
 def _widths(key: RowKey) -> set[int]:

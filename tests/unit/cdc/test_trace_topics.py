@@ -142,6 +142,16 @@ def test_avro_that_begins_like_json_is_avro() -> None:
     assert found.value == {"id": -62}
 
 
+@pytest.mark.parametrize("data", [b"", b"\x02", b"\x08", b"{nope"])
+def test_a_value_that_does_not_fit_its_schema_is_shown_as_bytes(data: bytes) -> None:
+    """Another program has written it. It ends nothing: the other places of the row are shown."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    projection = Projection(key.table)
+    text = base64.b64encode(projection.record_key(key.parts)).decode()
+    [found] = _records(Client([_message(text, data, {"kind": "row"})], _key_value(projection)), key)
+    assert found.value == {"bytes": data.hex()}
+
+
 def test_a_topic_without_a_schema_is_told_in_one_line() -> None:
     """It is another program's topic."""
     key = RowKey.of_words(_table(clustering=False), ["1"])

@@ -111,12 +111,14 @@ def start(name: str, folder: Path, as_json: bool) -> None:
         was_running = server.running
         if not was_running:
             server.start()
+        state = "ready" if not was_running or server.ready else "unresponsive"
     if name == PULSAR:
         sources = _wait_for_sources(folder)
     if as_json:
-        click.echo(json.dumps({"name": name, "state": "ready", "pid": server.pid, "sources": sources}))
+        click.echo(json.dumps({"name": name, "state": state, "pid": server.pid, "sources": sources}))
         return
-    click.echo(f"{name} runs already" if was_running else f"{name} runs, pid {server.pid}")
+    already = "runs already" if state == "ready" else "runs already, and does not answer"
+    click.echo(f"{name} {already if was_running else f'runs, pid {server.pid}'}")
     _print_sources(sources)
 
 

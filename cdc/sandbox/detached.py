@@ -50,6 +50,11 @@ class DetachedServer(Server):
         """The server's URLs and paths, by name."""
         return dict(self._state.details)
 
+    @property
+    def ready(self) -> bool:
+        """True if the server serves clients now."""
+        return answers(self._state)
+
     @contextmanager
     def only_start(self) -> Iterator[None]:
         """A context in which no other command starts this server, with its process of the last start.
@@ -78,7 +83,7 @@ class DetachedServer(Server):
         return self._supervisor.launch(self.name)
 
     def _why_not_ready(self) -> str | None:
-        return None if answers(self._state) else "it does not answer"
+        return None if self.ready else "it does not answer"
 
     def _why_hopeless(self, log_start: int) -> str | None:
         return why_pulsar_is_hopeless(self.log, log_start) if self.name == PULSAR else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -96,7 +97,9 @@ def test_one_of_two_starts_of_a_server_wins(folder: Path, monkeypatch: pytest.Mo
         other = CliRunner().invoke(start, ["two", "--dir", str(folder)])
         assert other.output == f"two runs, pid {_pid_of(folder, 'two')}\n"
         server.start()
-    assert CliRunner().invoke(start, ["one", "--dir", str(folder)]).output == "one runs already\n"
+    again = ["one", "--dir", str(folder)]
+    assert CliRunner().invoke(start, again).output == "one runs already, and does not answer\n"
+    assert json.loads(CliRunner().invoke(start, [*again, "--json"]).output)["state"] == "unresponsive"
     assert psutil.pid_exists(_pid_of(folder, "one") or 0)
 
 

@@ -90,7 +90,7 @@ def read_state(folder: Path) -> SandboxState | None:
     """
     try:
         fields = json.loads((folder / _FILE).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
         raise SandboxError(

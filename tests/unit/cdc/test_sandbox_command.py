@@ -175,6 +175,15 @@ def test_a_state_that_was_written_is_read_again(tmp_path: Path) -> None:
     assert read_state(tmp_path) == _STATE
 
 
+def test_a_file_is_no_sandbox_and_nobody_is_told_to_remove_it(tmp_path: Path) -> None:
+    """It was named by mistake."""
+    file = tmp_path / "thesis.txt"
+    file.write_text("text")
+    assert read_state(file) is None
+    assert take_down(file, remove=True) == 0
+    assert file.read_text() == "text"
+
+
 def test_a_broken_state_is_one_line(tmp_path: Path) -> None:
     """A full disk or an editor may have cut it."""
     (tmp_path / "sandbox.json").write_text("{")

@@ -194,6 +194,8 @@ def fetch_segment(source: str, folder: Path) -> Path:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ArchiveError(f"{source} cannot be read ({error})") from error
+    except (ImportError, ValueError) as error:  # no library for this kind of URL, or no such kind
+        raise ArchiveError(f"{source} cannot be read ({error})") from error
     except cramjam.DecompressionError as error:
         raise ArchiveError(f"{source} is not whole ({error})") from error
     return target

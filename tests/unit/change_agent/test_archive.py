@@ -394,6 +394,16 @@ def test_a_name_that_is_no_segments_is_refused_and_nothing_is_written(tmp_path: 
     assert list((tmp_path / "in").iterdir()) == []
 
 
+@pytest.mark.parametrize("protocol", ["nosuch", "lacking"])
+def test_a_url_that_no_library_can_read_is_one_line(protocol: str, tmp_path: Path) -> None:
+    """`cdc agent reprocess`, `cdc decode` and `cdc trace` take URLs, and s3fs is not installed everywhere."""
+    fsspec.register_implementation("lacking", "no_such_module.FileSystem", clobber=True, errtxt="Install it")
+    source = f"{protocol}://bucket/CommitLog-7-1.log"
+    with pytest.raises(ArchiveError, match=f"^{source} cannot be read \\("):
+        fetch_segment(source, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_packed_segment_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
     """Half a segment under a segment's name would look like one."""
     log = tmp_path / "CommitLog-7-5.log"

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Final
 
-from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType
+from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
+from schemas.cql_value import fixed_length
 from schemas.long_numbers import decimal_of
+from schemas.native_codec import unsigned_vint
 
-__all__ = ["ClusteringOrder", "Order", "order_of", "sized_values"]
+__all__ = ["ClusteringOrder", "Order", "order_of", "sized_values", "vector_values"]
 
 Order = Callable[[bytes], object]
 _INT32: Final = struct.Struct(">i")
@@ -91,6 +93,9 @@ def _order(cql_type: CqlType) -> Order:
         case TupleType(types) | UserType(field_types=types):
             fields = [order_of(each) for each in types]
             return lambda data: _fields_order(data, fields)
+        case VectorType(element, dimension):
+            of_element, length = order_of(element), fixed_length(element)
+            return lambda data: [of_element(each) for each in vector_values(data, dimension, length)]
         case _:
             return lambda data: data
 
@@ -136,3 +141,12 @@ def sized_values(data: bytes, at: int) -> Iterator[bytes | None]:
         at += _INT32.size
         yield None if size < 0 else data[at : at + size]
         at += max(size, 0)
+
+
+def vector_values(data: bytes, dimension: int, length: int | None) -> Iterator[bytes]:
+    """The elements of a vector, each of which has `length` bytes. If that is None, each one follows its size."""
+    at = 0
+    for _ in range(dimension if data else 0):
+        size, at = unsigned_vint(data, at) if length is None else (length, at)
+        yield data[at : at + size]
+        at += size

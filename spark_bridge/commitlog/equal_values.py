@@ -21,9 +21,9 @@ from schemas.cql_type import (
     VectorType,
     is_multi_cell,
 )
-from schemas.native_codec import minimal_varint, unsigned_vint
+from schemas.native_codec import minimal_varint
 from schemas.table_metadata import TableMetadata
-from spark_bridge.commitlog.cql_order import sized_values
+from spark_bridge.commitlog.cql_order import sized_values, vector_values
 from spark_bridge.commitlog.cql_texts import path_type
 from spark_bridge.commitlog.reconciliation import CellName, Change, Clustering
 
@@ -142,11 +142,6 @@ def _of_fields(types: Sequence[CqlType]) -> _Canonical:
 
 
 def _vector(data: bytes, dimension: int, form: _Canonical) -> bytes:
-    parts: list[bytes] = []
-    at = 0
-    for _ in range(dimension if data else 0):
-        size, at = unsigned_vint(data, at)
-        found = form(data[at : at + size])
-        parts.append(_INT32.pack(len(found)) + found)
-        at += size
-    return b"".join(parts)
+    """Canonical form of a vector of a type that has one. The elements of such a vector follow their sizes."""
+    parts = [form(each) for each in vector_values(data, dimension, None)]
+    return b"".join(_INT32.pack(len(each)) + each for each in parts)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.cql_type import CqlType, ListType, MapType, NativeType, TupleType
+from schemas.cql_type import CqlType, ListType, MapType, NativeType, TupleType, VectorType
 from spark_bridge.commitlog.cell_versions import PartitionHistory, ends_of
 from spark_bridge.commitlog.counters import counter_total, merged_counters
 from spark_bridge.commitlog.cql_order import ClusteringOrder, order_of
@@ -299,6 +299,20 @@ def _list(*values: bytes) -> bytes:
             TupleType((_INT, _INT)),
             [_int(-1) + _int(4) + _int(1), _int(4) + _int(1) + _int(-1), _int(4) + _int(2) + _int(-1)],
         ),
+        (
+            VectorType(_INT, 2),
+            [b"", *(_int(each) + _int(other) for each, other in [(-2, 9), (-1, 0), (1, -1), (1, 0)])],
+        ),
+        (
+            VectorType(NativeType("float"), 2),
+            [
+                struct.pack(">ff", *each)
+                for each in [(-1.5, 0.0), (-1.0, 2.0), (-1.0, 3.0), (0.5, -1.0), (float("nan"), 0.0)]
+            ],
+        ),
+        (VectorType(VectorType(_INT, 1), 2), [_int(-1) + _int(1), _int(1) + _int(-1), _int(1) + _int(1)]),
+        (VectorType(NativeType("text"), 2), [b"\x00\x01b", b"\x02ab\x00", b"\x02ab\x01a", b"\x01b\x00"]),
+        (VectorType(NativeType("smallint"), 1), [b"\x02\xff\xff", b"\x02\x00\x00", b"\x02\x00\x01"]),
     ],
     ids=lambda value: "values" if isinstance(value, list) else str(value),
 )

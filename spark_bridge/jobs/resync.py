@@ -239,10 +239,10 @@ class _Run:
                 rows_per_second=settings.rows_per_second,
                 tasks=min(self.spark.sparkContext.defaultParallelism, len(plan)), written=table.spans,
             )  # fmt: skip
+            begun_ms = _now_ms()
             written = sum(sender.run(self.spark, plan, publish=True).values())
-            unless = needs_no_event(
-                table.spans, int(time.time() * 1000), settings.margin_ms, has_statics=bool(metadata.static_columns)
-            )
+            has_statics = bool(metadata.static_columns)
+            unless = needs_no_event(table.spans, begun_ms, _now_ms(), settings.margin_ms, has_statics=has_statics)
             found = comparison.compare(at_most=settings.max_differences, unless=F.expr(unless))
         unwritable = target.send(found.shown)
         if unwritable:
@@ -288,6 +288,10 @@ def _unwritable_reason(keys: Sequence[str], *, is_mirror: bool) -> str:
         f"{len(keys)} deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "
         f"{keys[0]}: delete them in Cassandra again, and when {published}, run this again"
     )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _creations(target: RepairTarget) -> list[str | None]:

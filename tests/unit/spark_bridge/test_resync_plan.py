@@ -98,12 +98,23 @@ def test_a_row_that_differs_is_sent_unless_it_was_or_is_changed_now(
     cassandra_us: int | None, topic_us: int | None, has_statics: bool, is_needed: bool
 ) -> None:
     """Windows from 10 to 20 and from 30 to 40, it is 50,000 microseconds now, and the margin is 1,000."""
-    condition = needs_no_event([(10, 20), (30, 40)], 50, 1, has_statics=has_statics)
+    condition = needs_no_event([(10, 20), (30, 40)], 45, 50, 1, has_statics=has_statics)
     assert _holds(condition, cassandra_us, topic_us) != is_needed
 
 
 def test_what_is_changed_just_now_counts_from_behind_the_windows_only() -> None:
     """A gap that was reported a moment ago."""
-    condition = needs_no_event([(49_900, 50_010)], 50, 1, has_statics=False)
+    condition = needs_no_event([(49_900, 50_010)], 45, 50, 1, has_statics=False)
     needed = [each for each in (49_500, 49_899, 50_005, 50_011) if not _holds(condition, None, each)]
     assert needed == [49_500, 49_899, 50_005]
+
+
+@pytest.mark.parametrize(
+    ("begun_ms", "counted_as_sent"), [(55, [10_000, 40_000, 52_000]), (46, [10_000, 40_000]), (11, []), (10, [])]
+)
+def test_a_static_column_that_is_written_during_the_run_does_not_hide_a_lost_change(
+    begun_ms: int, counted_as_sent: list[int]
+) -> None:
+    """Its write time is the newest one of a row that was not sent before. Windows from 10 to 20 ms and from 30 to 52 ms."""
+    condition = needs_no_event([(10_000, 20_000), (30_000, 52_000)], begun_ms, 60, 1, has_statics=True)
+    assert [each for each in (10_000, 40_000, 52_000) if _holds(condition, each, 5)] == counted_as_sent

@@ -34,6 +34,7 @@ from spark_bridge.jobs.publish_sender import RecordSender, epoch_of, producer_na
 from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
+from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema, register_schema
 from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.publish_admin import PublishAdmin
@@ -82,7 +83,9 @@ def publish(
     started = time.monotonic()
     with own_session(spark) as own:
         pin_session(own)
-        works = [_Topic(own, parsed, target, kind, topic, on_note) for kind, topic in topics.items()]
+        # A run that somebody waits for ends soon when Pulsar is away. One that follows survives a restart of the broker.
+        patience_s = PATIENCE_S if follow_interval_s is None else parsed.operation_timeout_seconds
+        works = [_Topic(own, parsed, target, kind, topic, on_note, patience_s) for kind, topic in topics.items()]
         sent = dict.fromkeys([each.topic for each in works], 0)
         stopping = stopping or threading.Event()
         while True:
@@ -123,7 +126,9 @@ class _Topic:
         kind: Kind,
         topic: str | None,
         on_note: Callable[[str], None],
+        patience_s: float,
     ) -> None:
+        """`patience_s`: see PulsarAdmin."""
         self.kind: Kind = kind
         data_topic = options.only_topic
         self.topic = full_topic_name(topic or topic_beside(data_topic, kind))
@@ -134,6 +139,7 @@ class _Topic:
         self._spark = spark
         self._target = target
         self._on_note = on_note
+        self._patience_s = patience_s
         self._file = PublishedFile(spark, target, kind)
         self._is_begun = False
         self._is_checked = False
@@ -155,10 +161,10 @@ class _Topic:
                 f"cdc spark changelog --target {self._target} with the mirror's other options once: it is kept from then on",
             )
         log = _with_source(log)
-        schemas = TopicSchemas.fetch(self._data_options)
-        with PublishAdmin(self._data_options) as admin:
+        schemas = TopicSchemas.fetch(self._data_options, patience_s=self._patience_s)
+        with self._admin(self._data_options) as admin:
             count = len(admin.topic_partitions())
-        with PublishAdmin(self._options) as admin:
+        with self._admin(self._options) as admin:
             partitions = admin.make(self.topic, count)
             published = self._begun(admin, partitions, epoch, rebuild=rebuild)
         self._check_epoch(published, epoch)
@@ -177,7 +183,7 @@ class _Topic:
         if whole is not None and self.kind == "rows":
             self._publish_nulls(published.producer, partitions, made, whole)
         sent = self._sender(published.producer, partitions, schemas.newest).run(records)
-        with PublishAdmin(self._options) as admin:
+        with self._admin(self._options) as admin:
             creations = admin.creations(partitions)
         self._file.write(replace(published, epoch=reached, whole_epoch=None, creations=creations))
         self._reached = reached
@@ -185,6 +191,9 @@ class _Topic:
             more, reached = self.run(rebuild=False)
             sent += more
         return sent, reached
+
+    def _admin(self, options: BridgeOptions) -> PublishAdmin:
+        return PublishAdmin(options, patience_s=self._patience_s)
 
     def _begun(self, admin: PublishAdmin, partitions: list[str], epoch: int, *, rebuild: bool) -> Published:
         """The state to continue with. For a new topic, and for a rebuild, a new state is stored first."""

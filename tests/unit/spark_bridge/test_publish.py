@@ -1,0 +1,69 @@
+"""How the job `publish` meets a Pulsar that is away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Final, cast
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_bridge.errors import TopicError
+from spark_bridge.jobs import publish as job
+from spark_bridge.topics import admin
+from spark_bridge.topics.admin import PATIENCE_S
+from spark_bridge.topics.patience import patiently
+from tests.unit.spark_bridge.test_admin import AnsweringServer, server
+
+__all__ = ["server"]
+
+_PARTS: Final = [json.dumps({"type": "record", "name": each, "fields": []}) for each in ("k", "v")]
+_SCHEMA: Final = {
+    "version": 0,
+    "type": "KEY_VALUE",
+    "data": f'{{"key": {_PARTS[0]}, "value": {_PARTS[1]}}}',
+    "properties": {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"},
+}
+_ANSWERS: Final = [
+    (503, "starting"),
+    (200, '{"partitions": 0}'),
+    (200, json.dumps({"getSchemaResponses": [_SCHEMA]})),
+    (503, "starting"),
+    (404, '{"reason": "deleted meanwhile"}'),
+]
+
+
+@pytest.mark.parametrize("server", [_ANSWERS], indirect=True)
+@pytest.mark.parametrize(("follow_interval_s", "waits_s"), [(60.0, 17), (None, PATIENCE_S)])
+def test_a_publish_that_follows_waits_for_a_broker_that_restarts(
+    server: AnsweringServer, follow_interval_s: float | None, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a following mirror does. The end of one look would end the job."""
+    patience = list[float]()
+
+    def wait(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
+        patience.append(patience_s)
+        return patiently(ask, patience_s)
+
+    tables = SimpleNamespace(
+        applied=lambda: SimpleNamespace(epoch=1),
+        changes=SimpleNamespace(read=lambda: SimpleNamespace(columns=["source"])),
+    )
+    monkeypatch.setattr(admin, "patiently", wait)
+    monkeypatch.setattr(job, "own_session", nullcontext)
+    monkeypatch.setattr(job, "pin_session", lambda _: None)
+    monkeypatch.setattr(job, "MirrorTables", lambda *_: tables)
+    monkeypatch.setattr(job, "PublishedFile", lambda *_: None)
+    given = {
+        "serviceUrl": "pulsar://h:6650",
+        "adminUrl": server.url,
+        "topic": "data-k.t",
+        "operationTimeoutSeconds": "17",
+    }
+    with pytest.raises(TopicError, match="deleted meanwhile"):
+        job.publish(cast("SparkSession", None), given, "/lake/t", {"rows": None}, follow_interval_s=follow_interval_s)
+    assert patience == [waits_s] * 3

@@ -66,7 +66,10 @@ def judged_mirror(
         remedy = "fill it again with cdc spark backfill, then run cdc spark mirror --rebuild; or correct mirrors in line.yaml"
         return failure(target, text, remedy, **facts)
     if not behind:
-        return ok(target, f"has every record, micro-batch {state['epoch']}", **facts)
+        text, lack = f"has every record, micro-batch {state['epoch']}", state.get("may_lack")
+        if lack is not None:
+            text = f"is at its topic's end, micro-batch {state['epoch']}, but may lack records: {lack}"
+        return ok(target, text, **facts)
     text = f"lacks records of {len(behind)} of {len(ends)} topic partitions; its last micro-batch was {age}"
     if abs(now_s - clock_s) > _LATE_S:
         remedy = "start cdc spark mirror (--follow keeps it running)"
@@ -83,6 +86,7 @@ def _parts_of(stored: str) -> Mapping[str, Any]:
         "epoch": int(state["epoch"]),
         "clock_s": float(state.get("clock_s") or 0),
         "positions": {name: (int(at[0]), int(at[1])) for name, at in state["positions"].items()},
+        "may_lack": state.get("may_lack"),
     }
 
 

@@ -40,7 +40,7 @@ from spark_bridge.topics.options import BridgeOptions, option_texts
 from spark_bridge.topics.positions import BEGINNING, Position
 from spark_bridge.topics.resolved import table_of
 
-__all__ = ["JobSettings", "MirrorSummary", "changelog", "given_from", "history", "mirror"]
+__all__ = ["JobSettings", "MirrorSummary", "changelog", "given_from", "history", "mirror", "start_note"]
 
 Options = Mapping[str, str | int | bool]
 OnBatch = Callable[[Mapping[str, int]], None]
@@ -249,7 +249,10 @@ def _run(
     with own_session(spark) as own:
         pin_session(own)
         tables = steps.tables(own)
-        given = given_from(_prepare(own, tables, checkpoint, steps.options, rebuild=rebuild), given)
+        applied = _prepare(own, tables, checkpoint, steps.options, rebuild=rebuild)
+        if (note := start_note(applied, steps.options, tables.target)) is not None:
+            _log.warning("%s", note)
+        given = given_from(applied, given)
         steps = steps.begun(own)
         # Stored before the first micro-batch: a later run without these options has the same hole.
         steps.completeness.note_lack(tables.note_lack(steps.options))
@@ -328,6 +331,22 @@ def given_from(applied: Applied, given: Mapping[str, str]) -> Mapping[str, str]:
     if applied.is_new:
         return given
     return {name: each for name, each in given.items() if name.lower() != "startingoffsets"}
+
+
+def start_note(applied: Applied, options: BridgeOptions, target: str) -> str | None:
+    """What another value of `startingOffsets` than `earliest` means for this run, for the user; None: it has none."""
+    start = options.starting_offsets
+    if start == "earliest":
+        return None
+    if applied.is_new:
+        return (
+            f"the mirror below {target} begins with startingOffsets={start}: it lacks every row that has no record after that, and "
+            "it is not known until when its tables are complete; for all rows run it with --rebuild"
+        )
+    return (
+        f"startingOffsets={start} is not used: the mirror below {target} reads every record that it does not have; run it without "
+        "this option, or it is not known until when its tables are complete"
+    )
 
 
 def _ends(options: BridgeOptions) -> dict[str, Position]:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -412,6 +413,22 @@ def test_a_mirror_whose_state_is_not_understood_is_a_failure(stored: str, tmp_pa
     assert found.level is Level.FAILURE
     assert "cannot be read (" in found.text or "is damaged, or a later version wrote it (" in found.text
     assert isinstance(may_be_iceberg(str(tmp_path)), bool)
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        ({}, "has every record, micro-batch 7"),
+        ({"may_lack": None}, "has every record, micro-batch 7"),
+        ({"may_lack": "why"}, "is at its topic's end, micro-batch 7, but may lack records: why"),
+    ],
+    ids=["of an earlier version", "all of them", "not from the beginning"],
+)
+def test_a_mirror_that_may_lack_records_is_not_said_to_have_all(stored: Mapping[str, object], text: str) -> None:
+    """Its user asked for that, so this is no warning."""
+    state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1]}, **stored}
+    found = judged_mirror("/m", state, {"a": (5, 9)}.get, _NOW_S)
+    assert (found.level, found.text) == (Level.OK, text)
 
 
 def test_a_mirror_whose_topic_is_gone_has_not_every_record() -> None:

@@ -13,7 +13,7 @@ from schemas.errors import ConfigError
 from spark_bridge.errors import DamagedStateError, DataLossError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
-from spark_bridge.jobs.mirror import given_from
+from spark_bridge.jobs.mirror import given_from, start_note
 from spark_bridge.jobs.mirror_state import (
     Applied,
     BegunEpoch,
@@ -183,6 +183,23 @@ def test_a_mirror_begins_at_the_starting_offsets_once() -> None:
     assert given_from(Applied(positions={TOPIC: (7, 2, -1)}), given) == without
     assert given_from(Applied(begins_anew=True), given) == without
     assert given_from(Applied(epoch=1, repeated_until={}), given) == without, "its first micro-batch was given up"
+
+
+def test_a_user_is_told_what_starting_offsets_mean_for_this_run() -> None:
+    """A new mirror has a hole from then on. Any other one does not use them."""
+    given = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
+    usual = BridgeOptions.from_mapping(given)
+    latest = BridgeOptions.from_mapping({**given, "startingOffsets": "latest"})
+    later = [_RUNNING, Applied(begins_anew=True), Applied(epoch=1, repeated_until={})]
+    assert [start_note(each, usual, "/m") for each in [Applied(), *later]] == [None] * 4
+    assert start_note(Applied(), latest, "/m") == (
+        "the mirror below /m begins with startingOffsets=latest: it lacks every row that has no record after that, and it is not "
+        "known until when its tables are complete; for all rows run it with --rebuild"
+    )
+    assert {start_note(each, latest, "/m") for each in later} == {
+        "startingOffsets=latest is not used: the mirror below /m reads every record that it does not have; run it without this "
+        "option, or it is not known until when its tables are complete"
+    }
 
 
 @pytest.mark.parametrize(

@@ -56,26 +56,33 @@ def pause_s(reads: int) -> float:
 
 
 class LaterDeletions:
-    """The deletions in the events of a row that follow the judged event."""
+    """The deletions in the events of a row that follow the judged event.
 
-    __slots__ = ("_columns", "_is_of_row")
+    A deletion removes nothing that was written after its own time, even if its event comes later: clients set write
+    times, and their clocks differ.
+    """
+
+    __slots__ = ("_columns_us", "_row_us")
 
     def __init__(self, later: Iterable[MutationEvent] = ()) -> None:
-        self._columns: set[str] = set()
-        self._is_of_row = False
+        self._columns_us: dict[str, int] = {}
+        self._row_us: int | None = None
         for each in later:
             self.add(each)
 
     def add(self, event: MutationEvent) -> None:
         """Add a later event. An event that only wrote a row without values deletes nothing."""
         if event.kind is MutationKind.ROW_DELETION:
-            self._is_of_row = True
+            self._row_us = _later(self._row_us, event.deletion_time_us)
         elif event.live_cell_writetime_us is None:
-            self._columns.update(event.columns)
+            for name in event.columns:
+                self._columns_us[name] = _later(self._columns_us.get(name), event.writetime_us)
 
-    def cover(self, columns: Iterable[str]) -> bool:
-        """True when the later events delete the row or any of these columns."""
-        return self._is_of_row or not self._columns.isdisjoint(columns)
+    def cover(self, event: MutationEvent) -> bool:
+        """True when the later events delete what the event wrote: the row, or any of its columns."""
+        written_us = event.writetime_us if event.live_cell_writetime_us is None else event.live_cell_writetime_us
+        times = [self._row_us, *[self._columns_us.get(name) for name in event.columns]]
+        return any(each is not None and each >= (written_us or 0) for each in times)
 
 
 def outcome_of(
@@ -84,7 +91,7 @@ def outcome_of(
     """Judge whether the row that was read may be the event's result. `later` covers later events of the same row."""
     if event.kind is MutationKind.ROW_DELETION:
         return _of_row_deletion(event, selection, row)
-    if later.cover(event.columns):
+    if later.cover(event):
         return Outcome.POSSIBLE
     if event.expiry_time_s is not None and event.expiry_time_s <= now_s:
         return Outcome.POSSIBLE
@@ -123,6 +130,12 @@ def _of_deleted_columns(
         return Outcome.IMPOSSIBLE
     # Without a row: these were its last cells, or the event also wrote a row marker, which is not visible yet.
     return Outcome.POSSIBLE if row is not None and len(timed) == len(event.columns) else Outcome.UNKNOWN
+
+
+def _later(known_us: int | None, time_us: int | None) -> int:
+    """The later one of the times of two deletions. One whose time is not known may remove everything."""
+    given_us = _NEVER if time_us is None else time_us
+    return given_us if known_us is None else max(known_us, given_us)
 
 
 def _one_of(is_possible: bool) -> Outcome:

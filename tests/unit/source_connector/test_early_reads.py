@@ -47,6 +47,22 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
         (event(), (event(kind=_DELETION, live_us=None),), None, Outcome.POSSIBLE),  # deleted since, and that is known
         (event(), (event(live_us=None),), _row(None, None), Outcome.POSSIBLE),
         (event(), (event(live_us=20),), None, Outcome.IMPOSSIBLE),
+        # The deletion's time is before the write, whose event comes first all the same.
+        (event(), (event(kind=_DELETION, live_us=None, writetime_us=9),), None, Outcome.IMPOSSIBLE),
+        (event(), (event(live_us=None, writetime_us=9),), _row(None, None), Outcome.IMPOSSIBLE),
+        (
+            event(),
+            [event(kind=_DELETION, live_us=None, writetime_us=each) for each in (11, 9)],
+            None,
+            Outcome.POSSIBLE,
+        ),
+        (event(), (event(kind=_DELETION, live_us=None, writetime_us=None),), None, Outcome.POSSIBLE),
+        (
+            event(live_us=None, columns=()),
+            (event(kind=_DELETION, live_us=None, writetime_us=9),),
+            None,
+            Outcome.IMPOSSIBLE,
+        ),
         (event(), (event(live_us=None, columns=("tags",)),), _row(None, None), Outcome.IMPOSSIBLE),  # another column
         (event(), (event(live_us=None, columns=()),), None, Outcome.IMPOSSIBLE),  # which writes the row anew
         (event(expiry_time_s=100), (), None, Outcome.POSSIBLE),  # expired

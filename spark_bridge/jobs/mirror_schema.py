@@ -15,6 +15,8 @@ from spark_bridge.jobs.history_table import OWN_COLUMNS
 from spark_bridge.jobs.lake_table import LakeTable, name_key_of
 from spark_bridge.jobs.mirror_rows import OWN, kept_columns
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
+from spark_bridge.rows.avro_types import field_types
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["follow_schema", "refuse_other_types"]
 
@@ -27,7 +29,8 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
     run must not drop the column again, because it may have new values.
 
     The change log keeps its columns. So before a column is dropped, the last epoch that shows its values is stored
-    (`gone_until`). This is the next epoch if a failed run has written it to the change log: it is not written again.
+    (`gone_until`). This is the next epoch if a failed run has written it to the change log: it is not written again. The
+    same holds before a key column gets a name that another key column had.
     """
     applied = plan.applied
     for table, own in (
@@ -40,8 +43,9 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         names = [each for each in found.columns if each not in own]
         kept = kept_columns(names, plan.schemas, plan.gone_columns)
         dropped = [each for each in names if each not in kept]
-        if dropped and table is tables.rows:
-            gone = dict.fromkeys(dropped, applied.epoch + _has_epoch(tables.changes, plan.epoch))
+        others = [*dropped, *_names_of_others(kept, plan.schemas)]
+        if others and table is tables.rows:
+            gone = dict.fromkeys(others, applied.epoch + _has_epoch(tables.changes, plan.epoch))
             applied = replace(applied, gone_until={**applied.gone_until, **gone})
             tables.save_applied(applied)
         # in this order: a key column may get the name of a dropped column
@@ -53,10 +57,20 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
     return applied
 
 
-def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collection[str]) -> None:
-    """Raises ConfigError if a column has the name of a dropped column of another type, which the change log still has.
+def _names_of_others(kept: Mapping[str, str], schemas: TopicSchemas) -> list[str]:
+    """The new names of key columns that another key column had. `kept`: old and new names, those of the key first."""
+    keys = [[name.lower() for name, _ in field_types(each.key)] for each in schemas.versions]
+    return [
+        new
+        for at, (old, new) in enumerate(kept.items())
+        if old != new and any(new.lower() in (*key[:at], *key[at + 1 :]) for key in keys)
+    ]
 
-    `gone_columns`: all columns that were ever dropped.
+
+def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collection[str]) -> None:
+    """Raises ConfigError if a column has the name of an earlier column of another type, which the change log still has.
+
+    `gone_columns`: the names of such columns, which were dropped or renamed.
     """
     found = log.read()
     if found is None or not gone_columns:
@@ -69,8 +83,8 @@ def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collectio
                 kinds = [kind.simpleString().upper() for kind in (there[name], each.dataType)]
                 raise ConfigError.of(
                     "target",
-                    f"the change log {log.path} has column {each.name} as {kinds[0]}, from before a column of this name was dropped,"
-                    f" and the table has it as {kinds[1]} now: mirror the topic into a new target",
+                    f"the change log {log.path} has column {each.name} as {kinds[0]}, from before a column of this name was dropped"
+                    f" or renamed, and the table has it as {kinds[1]} now: mirror the topic into a new target",
                 )
 
 

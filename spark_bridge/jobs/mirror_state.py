@@ -122,7 +122,8 @@ class Applied:
     `layers`: how many files of `rows` may have a key, by their ranges of keys.
     `numbers`: the type of varint and decimal in the tables (None: stored before this was kept).
     `gone_until`: value columns that were dropped, with the last epoch for which the change log may have values that
-    Cassandra no longer shows. A column stays here when one of its name is added again.
+    Cassandra no longer shows. A column stays here when one of its name is added again. Also names of key columns that
+    another key column had before, with the last epoch for which the change log may have values of that one.
     `may_lack`: why the tables may lack records of the topic (None: they lack none). It stays until the mirror begins
     anew.
     """

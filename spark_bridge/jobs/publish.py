@@ -309,7 +309,8 @@ class _Topic:
             return build(whole)
         waiting = log.where((F.col("epoch") > published.epoch) & (F.col("epoch") <= epoch))
         there = _epoch_of_first_rows(log) if published.epoch < 0 else None
-        return build(waiting.withColumn("is_there", F.lit(False) if there is None else F.col("epoch") == there))
+        is_there = F.lit(False) if there is None else F.col("epoch") == there
+        return build(waiting.withColumns({"is_there": is_there, "log_epoch": F.col("epoch")}))
 
     def _publish_nulls(self, producer: str, partitions: Sequence[str], made: ChangeRecords, state: DataFrame) -> None:
         """Publish a null for each key whose last record in the topic is a row, and that has no row now.
@@ -348,6 +349,7 @@ def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
         there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
     return there.withColumns({
         "epoch": F.lit(epoch).cast("bigint"),
+        "log_epoch": F.col("epoch"),
         "op": F.lit("insert"),
         "before": F.lit(None).cast(log.schema["before"].dataType),
         "is_there": F.lit(True),

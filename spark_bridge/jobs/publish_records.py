@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_bridge.jobs.log_columns import LogColumns
+from spark_bridge.jobs.log_columns import KeyField, LogColumns
 from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
 from spark_bridge.rows.avro_encoding import AvroEncoder
 from spark_bridge.rows.key_columns import KeyColumns
@@ -30,8 +30,10 @@ _LONG, _TEXT = LongType(), StringType()
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecords:
-    """Makes the records for the topics of one table. Argument `changes`: rows of the change log, with `source`, and
-    with a column `is_there`, which is true for an existing row that is not a change.
+    """Makes the records for the topics of one table. Argument `changes`: rows of the change log, with `source`.
+
+    Two more columns: `is_there` is true for an existing row that is not a change; `log_epoch` is the epoch in the change
+    log, which is earlier than `epoch` for such a row.
     """
 
     names: LogColumns
@@ -93,8 +95,8 @@ class ChangeRecords:
         kinds = {each.name: each.dataType for each in image}
         return {
             newest: (
-                F.coalesce(*[_since(F.col(name).getField(each), until) for each, until in fields]),
-                kinds[fields[0][0]],
+                F.coalesce(*[_within(F.col(name).getField(each.name), each) for each in fields]),
+                kinds[fields[0].name],
             )
             for newest, fields in self.names.of_key(kinds).items()
             if fields
@@ -141,9 +143,11 @@ def key_partition(partitions: int) -> Column:
     return F.pmod(F.crc32("key"), F.lit(partitions)).cast(IntegerType())
 
 
-def _since(column: Column, until: int | None) -> Column:
-    """The column, with null for changes up to this epoch; None: unchanged."""
-    return column if until is None else F.when(F.col("epoch") > until, column)
+def _within(column: Column, field: KeyField) -> Column:
+    """The column, with null for changes of epochs in which the field has no value of this key column."""
+    if field.since is not None:
+        column = F.when(F.col("log_epoch") > field.since, column)
+    return column if field.until is None else F.when(F.col("log_epoch") <= field.until, column)
 
 
 def _op() -> Column:

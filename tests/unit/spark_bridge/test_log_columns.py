@@ -40,23 +40,41 @@ def test_a_key_column_is_not_the_value_column_whose_name_it_got(name: str) -> No
     """Up to the epoch of the drop the field has a value: the key is in that of the earlier name."""
     schemas = topic(("id at", "v w"), ("id at", "w"), (f"id {name}", "w"))
     assert columns(schemas, 2, v=4).of_key(["id", "at", "v", "w"]) == {
-        "id": [("id", None)],
-        name: [("v", 4), ("at", None)],
+        "id": [("id", None, None)],
+        name: [("v", 4, None), ("at", None, None)],
     }
     assert columns(schemas, 2).of_key(["id", "at", "v", "w"]) == {
-        "id": [("id", None)],
-        name: [("v", None), ("at", None)],
+        "id": [("id", None, None)],
+        name: [("v", None, None), ("at", None, None)],
     }
 
 
 def test_of_a_rename_that_the_mirror_has_not_followed_the_log_has_nothing() -> None:
     """A field of the new name is another column, or not there."""
     schemas = topic(("id at", "v w"), ("id v", "w"))
-    assert columns(schemas, 0).of_key(["id", "at", "v", "w"]) == {"id": [("id", None)], "v": [("at", None)]}
-    assert columns(schemas, 1, w=2).of_key(["id", "at", "w"]) == {"id": [("id", None)], "v": [("at", None)]}
+    assert columns(schemas, 0).of_key(["id", "at", "v", "w"]) == {"id": [("id", None, None)], "v": [("at", None, None)]}
+    assert columns(schemas, 1, w=2).of_key(["id", "at", "w"]) == {"id": [("id", None, None)], "v": [("at", None, None)]}
 
 
 def test_an_earlier_name_of_a_key_counts_though_a_column_of_that_name_was_dropped_later() -> None:
     schemas = topic(("id", "w"), ("key", "w"), ("key", "w id"), ("key", "w"))
-    assert columns(schemas, 3, id=8).of_key(["id", "w", "key"]) == {"key": [("key", None), ("id", None)]}
-    assert columns(schemas, 3, id=8).of_key(["id", "w"]) == {"key": [("id", None)]}
+    assert columns(schemas, 3, id=8).of_key(["id", "w", "key"]) == {"key": [("key", None, None), ("id", None, None)]}
+    assert columns(schemas, 3, id=8).of_key(["id", "w"]) == {"key": [("id", None, None)]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "gone_until", "fields"),
+    [
+        (("a b", "b a"), {"a": 7, "b": 7}, {"b": [("b", 7, None), ("a", None, 7)], "a": [("a", 7, None), ("b", None, 7)]}),
+        (("a b", "b c"), {"b": 7}, {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]}),
+        (("a b", "a c", "b c"), {"b": 7}, {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]}),
+    ],
+    ids=["exchanged", "the next one's", "that it had before"],
+)  # fmt: skip
+def test_a_key_column_is_not_the_other_key_column_whose_name_it_got(
+    keys: tuple[str, ...], gone_until: dict[str, int], fields: dict[str, list[tuple[str, int | None, int | None]]]
+) -> None:
+    """The field has the one up to the epoch, and the other since. Neither is gone, as a dropped column is."""
+    found = columns(topic(*[(each, "w") for each in keys]), len(keys) - 1, **gone_until)
+    assert found.of_key(["a", "b", "c", "w"]) == fields
+    assert found.gone(["a", "b", "c", "w"]) == {}

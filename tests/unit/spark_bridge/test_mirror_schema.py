@@ -177,6 +177,43 @@ def test_names_that_collide_end_no_run(before: tuple[str, str], after: tuple[str
         assert stopped.rows.columns == wanted
 
 
+@pytest.mark.parametrize(
+    ("keys", "noted"),
+    [
+        (("a b", "b a"), {"b": 7, "a": 7}),
+        (("a b", "b c"), {"b": 7}),
+        (("a b", "a c", "b c"), {"b": 7}),
+        (("a b", "B c"), {"B": 7}),
+        (("a b", "key b"), {}),
+        (("a b", "A b"), {}),
+        (("a b", "c b", "a b"), {}),
+    ],
+    ids=[
+        "exchanged",
+        "the next one's",
+        "that it had before",
+        "in other letters",
+        "a new one",
+        "its own",
+        "its own again",
+    ],
+)
+def test_a_key_column_that_gets_a_name_of_another_one_is_noted(keys: Sequence[str], noted: Mapping[str, int]) -> None:
+    """The change log has values of the other one there. A run that ended at any of the statements has noted it before."""
+    schemas = topic(*[(each, "x") for each in keys])
+    begun = Applied(epoch=7, schema_version=0)
+    columns = [*keys[-2].split(), "x"]
+    tables = Tables(Table(*columns))
+    assert tables.follow(begun, schemas).gone_until == noted
+    for statement in tables.rows.done:
+        stopped = Tables(Table(*columns))
+        stopped.rows.fails_at = statement
+        with pytest.raises(OSError, match="stopped"):
+            stopped.follow(begun, schemas)
+        stopped.rows.fails_at = None
+        assert stopped.follow(stopped.saved[-1] if stopped.saved else begun, schemas).gone_until == noted
+
+
 def test_a_column_of_the_historys_own_name_says_how_to_go_on() -> None:
     """A mirror keeps up a history that is there, so it must go before anything else helps."""
     added = r"history: the table has columns that a history adds itself \(Closed\): "
@@ -210,8 +247,8 @@ def test_a_name_that_comes_back_with_another_type_says_how_to_go_on(name: str) -
     with pytest.raises(ConfigError) as refused:
         refuse(Changes("v", StringType()), name, IntegerType(), "v")
     assert str(refused.value) == (
-        f"target: the change log /lake/t/changes has column {name} as STRING, from before a column of this name was dropped, and the "
-        "table has it as INT now: mirror the topic into a new target"
+        f"target: the change log /lake/t/changes has column {name} as STRING, from before a column of this name was dropped "
+        "or renamed, and the table has it as INT now: mirror the topic into a new target"
     )
     with pytest.raises(ConfigError, match=r"as DECIMAL\(38,18\).* as DECIMAL\(38,0\) now"):
         refuse(Changes("v", DecimalType(38, 18)), name, DecimalType(38, 0), name)

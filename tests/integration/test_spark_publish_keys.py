@@ -1,0 +1,69 @@
+"""Changes whose key columns had each other's names in the change log, on Spark without a topic."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+
+from spark_bridge.jobs.lake_table import name_key_of
+from spark_bridge.jobs.log_columns import LogColumns
+from spark_bridge.jobs.mirror_state import Applied
+from spark_bridge.jobs.publish import _state, _with_source
+from spark_bridge.jobs.publish_envelope import envelope_schema
+from spark_bridge.jobs.publish_records import ChangeRecords
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.unit.spark_bridge.test_mirror_schema import topic
+
+pytestmark = [
+    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
+    pytest.mark.timeout(1_500),
+    pytest.mark.spark_line(">=4.1"),
+]
+
+
+def _changes(spark: SparkSession, log: DataFrame, names: LogColumns, *, whole: bool) -> dict[tuple[str, str, str], str]:
+    """The key columns `b` and `c` (or `a`) and the value of each published row, with its `op`."""
+    given = _state(log, 8, names) if whole else log.withColumns({"is_there": F.lit(False), "log_epoch": F.col("epoch")})
+    schema = fastavro.parse_schema(envelope_schema(names.schemas.newest))
+    keys = [each["name"] for each in names.schemas.newest.key["fields"]]
+    found: dict[tuple[str, str, str], str] = {}
+    for each in ChangeRecords(names, 1).changes(given).select("value").collect():
+        envelope: Any = fastavro.schemaless_reader(io.BytesIO(each.value), schema, None)
+        row = envelope["after"]
+        found[row[keys[0]], row[keys[1]], row["x"]] = envelope["op"]
+    return found
+
+
+@pytest.mark.parametrize("new", ["b c", "b a"], ids=["the next one's", "exchanged"])
+@pytest.mark.parametrize(("whole", "op"), [(True, "r"), (False, "c")], ids=["the whole table", "changes"])
+def test_a_key_column_keeps_its_values_when_it_gets_the_name_of_another_one(
+    spark: SparkSession, new: str, whole: bool, op: str
+) -> None:
+    """Epoch 7 was written before the rename, and epoch 8 after it."""
+    first, second = new.split()
+    image = "struct<a: string, b: string, c: string, x: string>"
+    log = spark.createDataFrame(
+        [
+            (7, "01", {"a": "one", "b": "two", "x": "old"}),
+            (8, "02", {first: "three", second: "four", "x": "new"}),
+        ],
+        f"epoch bigint, _cdc_id string, after {image}",
+    )
+    given = {
+        "step": F.lit(2),
+        "op": F.lit("insert"),
+        "before": F.lit(None).cast(image),
+        "writetime": F.lit(1).cast("bigint"),
+    }
+    gone = dict.fromkeys([each for each in (first, second) if each in "a b"], 7)
+    applied = Applied(epoch=8, schema_version=1, gone_until=gone)
+    names = LogColumns.of(topic(("a b", "x"), (new, "x")), applied, name_key_of(spark))
+    assert _changes(spark, _with_source(log.withColumns(given)), names, whole=whole) == {
+        ("one", "two", "old"): op,
+        ("three", "four", "new"): op,
+    }

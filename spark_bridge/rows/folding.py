@@ -38,6 +38,7 @@ KeptOf = Callable[[Sequence[str]], DataFrame | None]
 """Returns all rows that earlier folds kept of these Cassandra partitions (`owner`); None: there are none."""
 
 _SCOPES: Final = {
+    "row": ROW,
     "row_deletion": ROW,
     "static_row": STATIC,
     "partition_deletion": PARTITION,

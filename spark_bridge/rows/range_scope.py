@@ -91,14 +91,14 @@ class _Range:
     def _within(self, row: _Values, bound: _Values, is_inclusive: bool, side: int) -> bool:
         """Return True if the row lies on the inner side of the bound. The first column that differs decides.
 
-        `side`: 1 for a start, -1 for an end.
+        `side`: 1 for a start, -1 for an end. A value of a row is None if it is empty, which comes before all others.
         """
         for value, limit, is_reversed in zip(row, bound, self.reversed, strict=True):
             if limit is None:
                 break
             if value == limit:
                 continue
-            is_above: bool = value > limit
+            is_above = value is not None and value > limit
             return (is_above != is_reversed) == (side > 0)
         return is_inclusive
 

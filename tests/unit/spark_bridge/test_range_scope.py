@@ -126,3 +126,18 @@ def test_a_bound_may_be_a_prefix() -> None:
     assert covered({"a": 1, "b": ""}, {"a": 3, "b": "x"}, False, False) == [1, 2, 3, 4]
     assert covered({}, {"a": 1}, False, True) == [0, 1]
     assert covered({}, {}, False, False) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("names", ["[]", '["b"]'], ids=["ascending", "descending"])
+def test_an_empty_value_comes_before_all_others(names: str) -> None:
+    """As of `blobAsInt(0x)`, or of a column that a row of COMPACT STORAGE does not have: it is null in the key."""
+    table = Table(a="int", b="int")
+    empty, low = table.key({"a": 1}), table.key({"a": 1, "b": -5})
+    bounds = [
+        table.bounds({"a": 1, "b": -9}, {"a": 1}, closed=(True, True), reversed_=names),
+        table.bounds({"a": 1}, {"a": 1, "b": -9}, closed=(True, True), reversed_=names),
+        table.bounds({"a": 1}, {"a": 1}, closed=(True, True), reversed_=names),
+    ]
+    covered = [[table.covers(each, key, VERSION) for each in bounds] for key in (empty, low)]
+    is_last = names != "[]"
+    assert covered == [[is_last, not is_last, True], [not is_last, is_last, True]]

@@ -184,7 +184,8 @@ class _Topic:
             self._publish_nulls(published.producer, partitions, made, whole)
         sent = self._sender(published.producer, partitions, schemas.newest).run(records)
         with self._admin(self._options) as admin:
-            creations = admin.creations(partitions)
+            found = admin.creations(partitions)
+        creations = {each: found[each] or published.creations.get(each) for each in partitions}
         self._file.write(replace(published, epoch=reached, whole_epoch=None, creations=creations))
         self._reached = reached
         if reached < epoch:
@@ -205,7 +206,6 @@ class _Topic:
                     "at least once; switch it on (pulsar-admin topics set-deduplication-status --enable), or give this job the right"
                 )
         self._is_begun = True
-        creations = admin.creations(partitions)
         if rebuild:
             before = {each: str(admin.last_position(each)) for each in partitions}
             begun = replace(Published.anew(self.topic, epoch), creations=dict.fromkeys(partitions), before=before)
@@ -218,6 +218,8 @@ class _Topic:
             begun = replace(Published.anew(self.topic, None), creations=dict.fromkeys(partitions))
             self._file.write(begun)
             return begun
+        # Also of partitions whose records were all trimmed: these are empty again when the broker has restarted.
+        creations = {each: admin.creation(each) for each in partitions if known.creations.get(each) is not None}
         self._check_ours(known, creations, writers, lambda partition: str(admin.last_position(partition)))
         return known
 

@@ -32,6 +32,8 @@ from schemas.errors import ConfigError
 from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from schemas.hidden_columns import HiddenColumns
     from spark_bridge.jobs.cassandra_rows import CassandraAccess
     from spark_bridge.jobs.lake_table import TableFormat
@@ -192,8 +194,8 @@ def latest_command(
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)
     lines: list[str] = []
     try:
-        complete_until = None if as_of is not None else _complete(resolved_ms(options))
         with spark_errors(), spark_progress(session, f"reading {topic}"):
+            complete_until = None if as_of is not None else _complete_read(session, options, target)
             if target is None:
                 rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
             else:
@@ -294,6 +296,19 @@ def _summary_text(table: str, summary: MirrorSummary) -> str:
         f"{table}: {summary.records:,} records in {batches}, {summary.inserted:,} rows inserted, "
         f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s; {_complete(summary.resolved_ms)}"
     )
+
+
+def _complete_read(session: SparkSession, options: Mapping[str, str], target: str | None) -> str:
+    """Until when the rows of a read are complete. To be called before the read. Raises ConfigError, StateFileError."""
+    from spark_bridge.jobs.completeness import lack_of_read
+    from spark_bridge.jobs.mirror_state import MirrorTables
+    from spark_bridge.topics.options import BridgeOptions
+
+    mirror = None if target is None else MirrorTables(session, target).applied()
+    lack = lack_of_read(BridgeOptions.from_mapping(options), mirror)
+    if lack is not None:
+        return f"complete until: not known ({lack}, so records may be missing)"
+    return _complete(resolved_ms(options))
 
 
 def _complete(resolved_ms: int | None) -> str:

@@ -18,12 +18,13 @@ from typing import Final, Self
 from pyspark.sql import SparkSession
 
 from schemas.errors import CdcError
+from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import Position
 from spark_bridge.topics.resolved import ResolvedTimestamps, table_of, utc_text
 
-__all__ = ["Completeness", "tag_commits"]
+__all__ = ["Completeness", "lack_of_read", "tag_commits"]
 
 _log: Final = logging.getLogger(__name__)
 _MOST_WAITING: Final = 64
@@ -123,6 +124,20 @@ class Completeness:
         if self._timestamps is not None:
             self._timestamps.close()
             self._timestamps = None
+
+
+def lack_of_read(options: BridgeOptions, mirror: Applied | None) -> str | None:
+    """Why the rows of a read with these options may lack records of the topic; None: they lack none.
+
+    `mirror`: the progress of the mirror that is read with the topic's newer records; then the offsets have no effect.
+    """
+    if not options.fail_on_data_loss:
+        return "failOnDataLoss is false"
+    if mirror is not None:
+        return mirror.may_lack
+    if options.starting_offsets != "earliest":
+        return "startingOffsets is not earliest"
+    return None if options.ending_offsets == "latest" else "endingOffsets is not latest"
 
 
 def tag_commits(session: SparkSession, resolved_ms: int | None) -> None:

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from spark_bridge.jobs.completeness import Completeness
+from spark_bridge.jobs.completeness import Completeness, lack_of_read
+from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.topics.options import BridgeOptions
 
 # Nothing listens there: whoever asks Pulsar gets an error.
@@ -46,3 +47,22 @@ def test_tables_that_lack_records_since_an_earlier_run_have_no_timestamp(caplog:
         "until when the table is complete is not known: shop.orders: a run of this mirror had failOnDataLoss=false, so "
         "records may be missing; a mirror with --rebuild begins anew"
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "alone", "with_mirror"),
+    [
+        ({}, None, None),
+        ({"failOnDataLoss": "false"}, "failOnDataLoss is false", "failOnDataLoss is false"),
+        ({"startingOffsets": "latest"}, "startingOffsets is not earliest", None),
+        ({"endingOffsets": "2026-11-21T05:00:00Z"}, "endingOffsets is not latest", None),
+    ],
+)
+def test_rows_that_may_lack_records_are_not_called_complete(
+    option: dict[str, str], alone: str | None, with_mirror: str | None
+) -> None:
+    """A mirror with the topic's newer records is read to the topic's end, whatever the offsets. It may have a hole itself."""
+    options = BridgeOptions.from_mapping(GIVEN | option)
+    assert lack_of_read(options, None) == alone
+    assert lack_of_read(options, Applied(epoch=3)) == with_mirror
+    assert lack_of_read(options, Applied(epoch=3, may_lack="why")) == (with_mirror or "why")

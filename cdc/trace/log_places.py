@@ -70,10 +70,9 @@ def places_in(
                 path = Path(segment) if is_here else fetch_segment(segment, Path(folder))
                 for event in _events(path, tables, options, key):
                     yield LogPlace(segment=name, event=event)
-        except FileNotFoundError:
-            continue  # the agent has deleted it meanwhile
         except (CommitLogReadError, CqlValueError, ArchiveError) as error:
-            yield LogPlace(segment=name, fault=str(error))
+            if "://" in segment or Path(segment).exists():  # else the agent has deleted it meanwhile
+                yield LogPlace(segment=name, fault=str(error))
 
 
 def _events(

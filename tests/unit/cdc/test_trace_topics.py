@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,8 +14,10 @@ import pulsar
 import pytest
 
 from cdc.trace.broker_errors import remedy_of
+from cdc.trace.log_places import places_in
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord, TopicReadError, data_records, topic_events
+from change_agent.commitlog.section_decoder import SegmentOptions
 from schemas.cql_type import NativeType
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
@@ -207,3 +210,12 @@ def test_a_time_before_1970_is_the_beginning_of_the_topic(since_s: float | None,
     key = RowKey.of_words(_table(clustering=False), ["1"])
     assert list(data_records(cast("pulsar.Client", client), "data", 0, key, since_s, [])) == []
     assert len(client.sought) == seeks
+
+
+def test_a_segment_that_the_agent_has_deleted_meanwhile_is_no_finding(tmp_path: Path) -> None:
+    """A running agent deletes one every few seconds. One that is there and cannot be read is a finding."""
+    key = RowKey.of_words(_table(clustering=False), ["1"])
+    cut = tmp_path / "CommitLog-7-2.log"
+    cut.write_bytes(b"\0")
+    segments = [str(tmp_path / "CommitLog-7-1.log"), str(cut)]
+    assert [each.segment for each in places_in(segments, {}, SegmentOptions(), key)] == [cut.name]

@@ -165,7 +165,7 @@ class ChangeAgent:
         self._guard: Final = cdc_raw_guard(config, spill_directory, self.metrics, self._watcher.wake)
         self._gaps: Final = GapReporter(self._producers, gaps_topic(config.topic_prefix), self._stops)
         self._interpreter: Final = MutationInterpreter(
-            self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.finished
+            self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.read_in_full
         )
         self._moments: Final = self._make_moments()
         self._follower: Final = self._make_follower()

@@ -80,6 +80,11 @@ class StoredPositions:
     until_ms: int = 0
 
     @property
+    def read_in_full(self) -> SegmentIds:
+        """Keys of the finished segments that are not lost."""
+        return self.finished.removing(key for first, last in self.lost.runs for key in range(first, last + 1))
+
+    @property
     def last_place(self) -> tuple[int, int]:
         """Segment id and position after which nothing is done.
 

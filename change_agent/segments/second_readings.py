@@ -36,6 +36,11 @@ class SecondReadings:
         self._known_here = SegmentIds()
         self._read_twice: Final = set(finished.read_again())
 
+    def adopt(self, finished: SegmentIds) -> None:
+        """Continue from the finished segments of another machine."""
+        self._read_twice.clear()
+        self._read_twice.update(finished.read_again())
+
     def listed(
         self,
         segments: Sequence[ReadableSegment],
@@ -45,7 +50,7 @@ class SecondReadings:
     ) -> list[ReadableSegment]:
         """Return the same segments, in the order of their keys. `before`: the listing before this one.
 
-        Segments of `lost` are not included: they wait for their first reading.
+        A segment of `lost` keeps its key, because it waits for its first reading.
         A spilled and finished segment that may be unread gets the key of a second reading. That includes a segment that
         an earlier process has read and not deleted: its events are published twice.
         """

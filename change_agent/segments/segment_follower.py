@@ -129,6 +129,7 @@ class SegmentFollower:
         """Continue from these positions instead of those of the constructor. To be called before `run`."""
         self._stored, self._ended = stored, stored.finished
         self._lost.adopt(stored.lost)
+        self._second_readings.adopt(stored.finished)
         self._detector.know(stored.segments)
 
     def ask_for_set_aside(self, is_set_aside: Callable[[SegmentKey], bool]) -> None:

@@ -25,6 +25,7 @@ from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, a
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_history import SchemaHistory
 from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
 from tests.agent.segment_writer import segment_bytes
@@ -339,6 +340,19 @@ def test_a_segment_is_reprocessed_from_its_beginning_after_one_that_a_restart_in
     wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted again")
     agent.stop()
     assert len(agent.published) == 1 + 3
+
+
+def test_a_new_machine_reprocesses_a_segment_that_the_lost_machine_had_reprocessed(tmp_path: Path) -> None:
+    """The positions' copy has that reading as finished, and the new machine has no file of it."""
+    agent = _agent(tmp_path)
+    agent.follower.adopt(StoredPositions(finished=SegmentIds.of([key_of_reading_again(_ID), _ID])))
+    agent.start()
+    wait_until(lambda: agent.follower.has_listed, "the folders are listed")
+    (agent.work / "reprocess").mkdir(exist_ok=True)
+    _queue(agent)
+    wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is read and deleted")
+    agent.stop()
+    assert len(agent.published) == 3
 
 
 @pytest.mark.parametrize("queued", ["before the start", "after the start"])

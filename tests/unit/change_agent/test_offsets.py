@@ -121,6 +121,13 @@ def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
     assert _load(tmp_path).finished == ids
 
 
+def test_lost_segments_were_not_read_in_full() -> None:
+    """No part of the log is missing only between segments that were."""
+    stored = StoredPositions(finished=SegmentIds([(-7, -7), (3, 9)]), lost=SegmentIds([(4, 5), (9, 9)]))
+    assert stored.read_in_full.runs == [(-7, -7), (3, 3), (6, 8)]
+    assert _FIRST.read_in_full == _FIRST.finished
+
+
 def test_a_file_without_lost_segments_has_none(stored: Path) -> None:
     """Earlier versions did not store them, and do not read them."""
     path = stored / "positions-b.json"

@@ -1,4 +1,4 @@
-"""The fault kit: a seeded workload on real servers, faults in a drawn order, and an oracle that knows no code of the product.
+"""The fault kit: a seeded workload on real servers, faults in a drawn order, and an oracle that uses no code of the product.
 
-`python -m tests.fault_kit run` is its command; `docs/faults.md` says what each fault does and what is compared.
+The command is `python -m tests.fault_kit run`. `docs/faults.md` describes each fault and what is compared.
 """

@@ -181,7 +181,7 @@ def _replay(
     commitlog: str,
     rate: float,
 ) -> str:
-    """The command that draws the same plan and the same statements."""
+    """Return the command that draws the same plan and the same statements."""
     words = [f"{_NAME} run", f"--seed {seed}", f"--nodes {nodes}", f"--cassandra {cassandra}", f"--rate {rate:g}"]
     words += [f"--commitlog {commitlog}"] if commitlog != CommitLogEncoding.PLAIN.value else []
     words += [f"--minutes {minutes:g}"] if minutes is not None else []

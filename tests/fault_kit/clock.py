@@ -1,7 +1,7 @@
-"""A wall clock that can be stepped from outside, for processes of Python.
+"""A wall clock for Python processes that can be stepped from outside.
 
-A file holds one double, the seconds by which `time.time()` is wrong. The agent gets it by a `sitecustomize` on its path, the
-connector's child by a wrapper around its interpreter (which runs isolated, without any path of ours).
+A file holds one double: the seconds by which `time.time()` is wrong. The agent gets the clock from a `sitecustomize` on its
+path. The connector's child gets it from a wrapper around its interpreter, because the child runs isolated, without our path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["SteppedClock"]
 
 _OFFSET: Final = struct.Struct("<d")
 
-# Nothing of ours may be imported in those processes: this text is a module of its own there.
+# The patch must import nothing of this project: in those processes it is a module on its own.
 _PATCH: Final = """\
 import mmap, struct, time
 with open({file!r}, "r+b") as _file:
@@ -41,7 +41,7 @@ else:
 
 
 class SteppedClock:
-    """Files below `folder` that give processes a clock which `step` moves."""
+    """Files below `folder` that give processes a clock, which `step` moves."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -60,13 +60,13 @@ class SteppedClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a process that runs Python with its path."""
+        """Environment variables for a Python process that uses PYTHONPATH."""
         return {"PYTHONPATH": ":".join([str(self._site), *filter(None, sys.path)])}
 
     def step(self, seconds: float) -> None:
-        """The clock is wrong by so much from now on."""
+        """Make the clock wrong by these seconds from now on; 0 corrects it."""
         if self._file.exists():
-            with self._file.open("r+b") as file:  # the same file: it is mapped
+            with self._file.open("r+b") as file:  # overwritten, not replaced: processes have mapped this file
                 file.write(_OFFSET.pack(seconds))
         else:
             self._file.write_bytes(_OFFSET.pack(seconds))

@@ -1,7 +1,7 @@
-"""Checks of resolved timestamps while faults strike: no row that was answered before one may be missing in the data topic.
+"""Checks of resolved timestamps while faults strike.
 
-The property to break is a timestamp that comes too early. So a check asks for it first, and then reads the data topic
-as far as it goes.
+No value that was acknowledged before a resolved timestamp may be missing on the data topic. The bug to find is a timestamp
+that comes too early. So a check gets the timestamp first, and then reads the data topic to its end.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ KINDS: Final = (
     FaultKind.IDX_TORN, FaultKind.IDX_EMPTY, FaultKind.IDX_SHRUNK, FaultKind.DISK_CDC_RAW, FaultKind.CASSANDRA_KILL,
     FaultKind.PULSAR_KILL, FaultKind.REPLICA_STOPPED,
 )  # fmt: skip
-"""Those that lose nothing: a topic that is deleted stops the table's progress, and a clock that is wrong is another's."""
+"""Kinds of faults that lose nothing. Kinds that delete a topic are left out, because they stop the table's progress.
+`clock-step` is left out, because the checks compare timestamps with another clock, that of the clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletenessOptions:
-    """`checks`: how many are made at least; they end with the plan's last fault and this number. `with_mirror`: a Spark job keeps
-    a mirror meanwhile, and each of its runs is checked as well."""
+    """`checks`: the least number of checks. The run ends after this number of checks and after the last fault of the plan.
+    `with_mirror`: a Spark job updates a mirror at the same time, and each run of the job is checked as well."""
 
     seed: int
     folder: Path
@@ -65,7 +66,7 @@ class CompletenessOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Missing:
-    """What a check did not find."""
+    """A value that a check did not find on the data topic; `text` is for the report."""
 
     row: int
     value: int
@@ -74,8 +75,8 @@ class _Missing:
 
 @dataclass(slots=True, kw_only=True)
 class CompletenessReport:
-    """`wrong` has a line for each row that was missing. `moved`: how many checks found a new timestamp. `sensitive`: how many
-    would have found a missing row, if the timestamp had come a second too early."""
+    """`wrong` has a line for each missing value. `moved`: how many checks found a new timestamp. `sensitive`: how many checks
+    would have found a missing value if the timestamp had come a second too early."""
 
     seed: int
     checks: int = 0
@@ -100,7 +101,7 @@ class CompletenessReport:
         return not self.wrong and self.settled and self.sensitive > 0 and mirror
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text lines."""
         ages = sorted(self.ages_s)
         middle = ages[len(ages) // 2] if ages else float("nan")
         late = ages[len(ages) * 99 // 100] if ages else float("nan")
@@ -120,7 +121,7 @@ class CompletenessReport:
 
 
 def run_completeness(options: CompletenessOptions, *, say: Callable[[str], None]) -> CompletenessReport:
-    """Start everything, strike, check, and end. Raises FaultRunError, SandboxError when something does not come up."""
+    """Start everything, strike faults, check, and stop. Raises FaultRunError and SandboxError when a part does not start."""
     report = CompletenessReport(seed=options.seed)
     shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
     options.folder.mkdir(parents=True)
@@ -172,7 +173,7 @@ def _check_while_struck(
         time.sleep(moments.uniform(0, 2 * _PAUSE_S))
         try:
             if timestamps is None:
-                # A reader of its own now and then: what is remembered must not be what makes it right.
+                # Replaced now and then, so that timestamps are also checked without the state of earlier reads.
                 timestamps = ResolvedTimestamps(BridgeOptions.from_mapping(_options(line)))
             found = timestamps.read(_NAME)
             asked_s = time.time()
@@ -212,7 +213,7 @@ def _check_while_struck(
     _close(timestamps)
     reader.close()
     striking.join()
-    # What the node itself has lost is not promised; the client finds that out only when the node is there again.
+    # Writes that the only node lost do not count. The client learns which they are only when the node answers again.
     if missing:
         wait_for(lambda: ticks.is_sure, "the client knows what its node has lost", _SETTLE_S)
     report.wrong += [each.text for each in missing if (each.row, each.value) not in ticks.lost]
@@ -228,7 +229,7 @@ def _close(timestamps: ResolvedTimestamps | None) -> None:
 def _strike(
     line: FaultLine, options: CompletenessOptions, report: CompletenessReport, say: Callable[[str], None]
 ) -> None:
-    # The line is new: before its first timestamp there is nothing to check.
+    # Before the first timestamps of the new line there is nothing to check.
     wait_for(lambda: report.moved >= _FIRST, "the first timestamps come", _SETTLE_S)
     strikes = Strikes(line, lambda: None, lambda fault, text: say(f"{fault} {text}"))
     plan = draw_short_plan(options.seed, options.kinds, options.faults, nodes=options.nodes, pace_s=1.0)
@@ -242,7 +243,7 @@ def _strike(
 
 
 def _settles(line: FaultLine) -> bool:
-    """When nothing is broken and nothing written, everything up to now is resolved soon."""
+    """Return True when everything up to now is resolved. Call it when no fault is active and nothing is written."""
     until_ms = int(time.time() * 1000)
     deadline = time.monotonic() + _SETTLE_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Contact: where clients reach Cassandra, and as whom."""
+"""Contact: where clients reach Cassandra, and the login that they use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Login = tuple[str, str]
 """Name and password."""
 
 CONNECTOR_LOGIN: Final[Login] = ("line", "not a secret: of a node on loopback")
-"""Of the role of agents and connector, where nodes ask for a password: no superuser, for guardrails do not bind those."""
+"""The login of agents and connector on nodes that ask for a password. It is no superuser, because guardrails do not apply to
+superusers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """`login` is None where the nodes ask for none."""
+    """`login` is None if the nodes ask for no password."""
 
     addresses: Sequence[str]
     port: int

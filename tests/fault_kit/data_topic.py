@@ -1,4 +1,4 @@
-"""DataTopicAdmin: a data topic as an operator treats it who gives it more partitions, over Pulsar's admin interface."""
+"""DataTopicAdmin: adds partitions to a data topic by Pulsar's admin interface, as an operator does."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.fault_kit.tables import KEYSPACE
 __all__ = ["DataTopicAdmin"]
 
 _TIMEOUT_S: Final = 60
-# Pulsar may be killed meanwhile.
+# Pulsar may be killed and started again during this time.
 _RECOVERY_S: Final = 300.0
 _LOOK_S: Final = 1.0
 _JSON: Final = {"content-type": "application/json"}
 
 
 class DataTopicAdmin:
-    """The data topic of a table whose topic has partitions. Methods wait while Pulsar does not answer. Raises FaultRunError."""
+    """The partitioned data topic of a table. Methods wait while Pulsar does not answer. Raises FaultRunError."""
 
     def __init__(self, line: FaultLine, table: str) -> None:
         self.table: Final = table
@@ -30,7 +30,7 @@ class DataTopicAdmin:
         self._url: Final = f"{line.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/{self._name}"
 
     def partitions(self) -> int:
-        """How many there are."""
+        """The number of partitions."""
         found: list[int] = []
 
         def look() -> None:
@@ -40,11 +40,11 @@ class DataTopicAdmin:
         return found[0]
 
     def set_partitions(self, count: int) -> None:
-        """As `pulsar-admin topics update-partitioned-topic`."""
+        """Do the same as `pulsar-admin topics update-partitioned-topic`."""
 
         def update() -> None:
             answer = rest().post(f"{self._url}/partitions", content=str(count), headers=_JSON, timeout=_TIMEOUT_S)
-            # An attempt that was not answered may have been done: then the number is no greater than before.
+            # Pulsar refuses a number that is not greater. It may have done an earlier attempt without an answer.
             if not answer.is_success and self._look() != count:
                 answer.raise_for_status()
 
@@ -55,7 +55,7 @@ class DataTopicAdmin:
         return found
 
     def wait_for_records(self, partitions: range, timeout_s: float) -> int:
-        """How many of these partitions have a record; returns when one has, or when the time is over."""
+        """Wait until a partition has a record, or until the time is over. Return how many of the partitions have one."""
         deadline = time.monotonic() + timeout_s
         while (used := sum(map(self._has_record, partitions))) == 0 and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -64,7 +64,7 @@ class DataTopicAdmin:
     def _has_record(self, partition: int) -> bool:
         try:
             answer = rest().get(f"{self._url}-partition-{partition}/internalStats", timeout=_TIMEOUT_S)
-            # Seen once: an answer without the count, just after the topic was made again.
+            # `get`, because an answer without the count was seen once, just after the topic was created again.
             return bool(answer.raise_for_status().json().get("numberOfEntries"))
         except httpx.HTTPError:
             return False

@@ -1,7 +1,8 @@
-"""Disks that are full: `cdc_raw`, what an agent may write, and the folder to which it off-loads segments.
+"""Full disks: `cdc_raw`, the files that an agent writes, and the spill folder.
 
-A move on one disk is a renaming, which no limit on the size of files stops. So that folder is on another file system, where a
-move is a copy. And a segment can go only when it is finished and not sent yet: `disk-spill` silences Pulsar and fills segments.
+On one disk, a move is a rename, which a limit on the size of files does not stop. So the spill folder is on another file
+system, where a move is a copy. The agent off-loads only segments that are finished and not published yet. So `disk-spill`
+silences Pulsar and fills segments.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 Limit = tuple[int, int]
-"""Of RLIMIT_FSIZE: what holds, and up to what it may be raised."""
+"""RLIMIT_FSIZE: the soft limit and the hard limit."""
 
 NO_BYTES: Final[Limit] = (0, resource.RLIM_INFINITY)
 HALF_A_SEGMENT: Final[Limit] = (2**19, resource.RLIM_INFINITY)
@@ -47,10 +48,10 @@ _NO_LIMIT: Final[Limit] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 _CDC_RAW_BYTES: Final = 1024 * 2**20
 _BALLAST: Final = "ballast"
 
-_MEMORY: Final = Path("/dev/shm")  # no file of a foreseeable name is made there
-# Twice what the agent leaves free of a disk.
+_MEMORY: Final = Path("/dev/shm")  # no file with a predictable name is made there
+# Twice the space that the agent leaves free on a disk.
 _MIN_FREE_BYTES: Final = 2 * 2**30
-# Segments of the sandbox are of 1 MiB, and a mutation may have half of that.
+# The sandbox has segments of 1 MiB. A mutation may have half of that. The text is written as hex digits, two a byte.
 _TEXT_BYTES: Final = 75_000
 _ROWS_OF_A_SEGMENT: Final = 7
 _REQUEST_TIMEOUT_S: Final = 10.0
@@ -60,7 +61,7 @@ _FAILED_MOVES: Final = "cdc_agent_spill_failures_total "
 
 @contextmanager
 def cdc_raw_filled(cdc_raw: Path, share: float) -> Iterator[None]:
-    """So much of what Cassandra allows is taken. A sparse file counts by its length, as Cassandra and the agent reckon."""
+    """Take this share of the size that Cassandra allows for `cdc_raw`. Cassandra and the agent count a sparse file by its length."""
     ballast = cdc_raw / _BALLAST
     try:
         with ballast.open("wb") as file:
@@ -72,7 +73,7 @@ def cdc_raw_filled(cdc_raw: Path, share: float) -> Iterator[None]:
 
 @contextmanager
 def files_limited(agent: AgentProcess, limit: Limit) -> Iterator[None]:
-    """The agent can make files, but no larger ones. Raises SandboxError when it ended for that."""
+    """Let the agent write files only up to the limit. Raises SandboxError when the agent has ended."""
     with suppress(ProcessLookupError, PermissionError):
         resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, limit)
     try:
@@ -85,7 +86,8 @@ def files_limited(agent: AgentProcess, limit: Limit) -> Iterator[None]:
 
 
 def folder_on_another_disk(folder: Path) -> Path | None:
-    """A new folder, in memory, where that is another file system than this folder's; the caller removes it. None: there is none."""
+    """Return a new folder in /dev/shm, which the caller removes. Return None if /dev/shm is not writable, has not enough free
+    space, or is the file system of the given folder."""
     try:
         is_other = _MEMORY.stat().st_dev != folder.stat().st_dev
         if not is_other or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _MIN_FREE_BYTES:
@@ -96,8 +98,8 @@ def folder_on_another_disk(folder: Path) -> Path | None:
 
 
 def fill_segments(session: Session, segments: int) -> None:
-    """Writes so much that each node finishes about so many segments, each with a change of a table with CDC. A node may be
-    away just now: then it is less."""
+    """Write until each node has finished about this number of segments, each with a change of a table with CDC. Stop early
+    if a statement fails, for example because a node is down."""
     with suppress(DriverException, NoHostAvailable):
         for number in range(segments * _ROWS_OF_A_SEGMENT):
             for statement in (
@@ -108,9 +110,9 @@ def fill_segments(session: Session, segments: int) -> None:
 
 
 def failed_moves(agent: AgentProcess) -> int:
-    """How often this start of the agent could not move a segment. Raises SandboxError when it does not tell."""
+    """How many moves of segments have failed since the agent's start. Raises SandboxError when it does not give its metrics."""
     try:
-        # Not from its status file, which it may not be able to write.
+        # Not from the status file, because the agent may be unable to write it.
         page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
     except httpx.HTTPError as error:
         raise SandboxError(f"an agent does not tell its metrics ({error}):\n{agent.log_tail()}") from error

@@ -1,4 +1,4 @@
-"""What a run of the fault kit fails with, apart from what it finds."""
+"""The error of a run that cannot go on; differences that a run finds are no errors."""
 
 from __future__ import annotations
 

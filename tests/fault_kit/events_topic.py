@@ -1,4 +1,4 @@
-"""EventsTopicAdmin: an events topic as an operator's mistakes treat it, over Pulsar's admin interface."""
+"""EventsTopicAdmin: an operator's mistakes with an events topic, made by Pulsar's admin interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fault_kit.tables import KEYSPACE
 __all__ = ["EventsTopicAdmin"]
 
 _TIMEOUT_S: Final = 60
-# Pulsar may be killed meanwhile, and the agent, too.
+# Pulsar and the agent may be killed and started again during this time.
 _RECOVERY_S: Final = 300.0
 _SUBSCRIPTION: Final = "sub"
 _MARK: Final = "cdc-subscription"
@@ -23,7 +23,7 @@ _DONE: Final = frozenset({204, 404})
 
 
 class EventsTopicAdmin:
-    """The events topic of one table. Every method waits while Pulsar does not answer. Raises FaultRunError."""
+    """The events topic of one table. Methods wait while Pulsar does not answer. Raises FaultRunError."""
 
     def __init__(self, line: FaultLine, table: str) -> None:
         self.table: Final = table
@@ -32,7 +32,7 @@ class EventsTopicAdmin:
         self._url: Final = f"{self._pulsar.admin_url}/admin/v2/persistent/public/default/{self._name}"
 
     def events(self) -> list[Event]:
-        """All that it has now."""
+        """All events that the topic has now."""
         found: list[Event] = []
 
         def read() -> bool:
@@ -47,11 +47,11 @@ class EventsTopicAdmin:
         return found
 
     def remove_subscription(self) -> None:
-        """As `pulsar-admin topics unsubscribe --force`."""
+        """Do the same as `pulsar-admin topics unsubscribe --force`."""
         self._delete(f"subscription/{_SUBSCRIPTION}?force=true")
 
     def delete(self) -> None:
-        """As `pulsar-admin topics delete-partitioned-topic --force`."""
+        """Do the same as `pulsar-admin topics delete-partitioned-topic --force`."""
         self._delete("partitions?force=true")
 
     def _delete(self, what: str) -> None:
@@ -64,7 +64,7 @@ class EventsTopicAdmin:
         wait_for(is_done, f"{self._name}: {what} is deleted", _RECOVERY_S)
 
     def wait_until_whole(self) -> None:
-        """Until an agent has made what is missing."""
+        """Wait until agents have made the topic, and the marked subscription in each partition."""
         wait_for(self._is_whole, f"{self._name} has its subscription in all partitions", _RECOVERY_S)
 
     def _is_whole(self) -> bool:

@@ -1,4 +1,4 @@
-"""Makes a `_cdc.idx` torn, empty or smaller for a moment, as a reader may meet one while Cassandra writes it."""
+"""Makes a `_cdc.idx` torn, empty or smaller for a moment, as a reader may find it while Cassandra writes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WAIT_S: Final = 240.0
 
 
 def disturb_index(cdc_raw: Path, kind: FaultKind, length_s: float, on_strike: Callable[[str], None]) -> None:
-    """Writes wrong content into the newest index, and the right one back, unless Cassandra has done so meanwhile.
+    """Write wrong content to the newest index file. Restore it after `length_s`, unless Cassandra has written it again.
 
-    Raises FaultRunError when there is none.
+    Raises FaultRunError when there is no index file with content.
     """
     index, right = _newest(cdc_raw)
     try:
@@ -36,7 +36,7 @@ def disturb_index(cdc_raw: Path, kind: FaultKind, length_s: float, on_strike: Ca
 
 
 def _newest(cdc_raw: Path) -> tuple[Path, str]:
-    """The newest index and what it says. One that Cassandra has just emptied cannot be made wrong: it is waited for."""
+    """Return the newest index file and its content. Wait while it is empty: Cassandra is just writing it."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         with suppress(FileNotFoundError):
@@ -63,7 +63,7 @@ def _wrong(right: str, kind: FaultKind) -> str:
 
 
 def _complete(cdc_raw: Path, index: Path, wrong: str, right: str) -> None:
-    """Cassandra may have completed the segment just when we wrote: it never writes that file again, so we do."""
+    """Write COMPLETED if our content replaced Cassandra's. Cassandra does not write the index of a completed segment again."""
     time.sleep(_SETTLED_S)
     text = index.read_text()
     newest = max(map(_segment_id, cdc_raw.glob("*_cdc.idx")), default=0)

@@ -1,4 +1,4 @@
-"""Runs Cassandra's own reader over the segments that were kept, each with the schema of its time."""
+"""Runs Cassandra's own reader over the kept segments, each with the schema of its time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SEGMENTS_AT_ONCE: Final = 40
 def judged_lines(
     keeper: SegmentKeeper, node: CassandraNode, cassandra: str, folder: Path
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Lines and errors of the reader, schema by schema, the oldest first.
+    """Yield lines and errors of the reader, schema by schema, the oldest first.
 
-    A segment that was open when a table was dropped is read with both schemas, for it may hold changes of both tables.
+    A segment that was open when a table was dropped is read with both schemas, because it may have changes of both tables.
     """
     folder.mkdir(parents=True, exist_ok=True)
     oracle = CommitLogOracle(cassandra, folder)
@@ -33,12 +33,12 @@ def judged_lines(
         for start in range(first, until, _SEGMENTS_AT_ONCE):
             output = oracle.read(segments[start : min(start + _SEGMENTS_AT_ONCE, until)], settings)
             yield output.lines, output.errors
-        # A segment or two may have been open at once; what is read twice counts once.
+        # Several segments may have been open at that time. `Judged` counts an entry that is read twice once.
         first = max(0, until - 3)
 
 
 def _folder_of(kept: KeptSchema, node: CassandraNode) -> Path:
-    """A node's folder that has nothing but its configuration and this schema."""
+    """Make a node's folder that has only its configuration and this schema."""
     conf = kept.folder / "conf"
     conf.mkdir()
     (kept.folder / "tmp").mkdir()

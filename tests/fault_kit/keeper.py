@@ -1,4 +1,4 @@
-"""Keeps a hard link to each segment that comes to `cdc_raw`, whatever becomes of it there: what the judge reads."""
+"""Keeps a hard link to each segment that comes to `cdc_raw`. The judge reads these links after the segments are deleted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSchema:
-    """A copy of the schema's tables below `folder/data`, and the newest segment that was there at that time."""
+    """Hard links to the files of the schema's tables, below `folder/data`, and the newest segment at that time."""
 
     folder: Path
     newest_segment: str
 
 
 class SegmentKeeper:
-    """Watches the folders of a run's nodes; `segments` and `schemas` are what it kept of a node."""
+    """Watches the folders of a run's nodes. `segments` and `schemas` return what it has kept of a node."""
 
     def __init__(self, nodes: dict[int, tuple[Path, Path]], folder: Path) -> None:
         """`nodes`: number -> its `cdc_raw` and its data folder."""
@@ -52,7 +52,7 @@ class SegmentKeeper:
         return self._schemas[node]
 
     def keep_schema(self) -> None:
-        """Keeps the schema as each node has it now on disk: Cassandra flushes it at each change."""
+        """Keep the schema that each node has on disk now; Cassandra flushes it at each change."""
         self.check()
         for number, (_, data) in self._nodes.items():
             folder = self._folder / f"schema-{number}-{len(self._schemas[number]):04}"
@@ -68,7 +68,7 @@ class SegmentKeeper:
             self.check()
 
     def check(self) -> None:
-        """Link what is new."""
+        """Link new segments."""
         for number, (cdc_raw, _) in self._nodes.items():
             for path in cdc_raw.glob("*.log"):
                 kept = self._folder / f"segments-{number}" / path.name
@@ -78,7 +78,7 @@ class SegmentKeeper:
 
 
 def _link_schema(source: Path, target: Path) -> bool:
-    """Link every file of the schema's tables; False when one of them was compacted meanwhile."""
+    """Link every file of the schema's tables. Return False if the files changed meanwhile, for example by a compaction."""
     files = _schema_files(source)
     for file in files:
         linked = target / file.relative_to(source)

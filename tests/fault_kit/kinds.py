@@ -1,4 +1,4 @@
-"""The kinds of faults, and in which lane each strikes: faults of one lane never overlap, those of different lanes do."""
+"""The kinds of faults and their lanes. Faults of one lane never overlap; faults of different lanes do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["COUNTED", "DESCRIPTIONS", "LANES", "FaultKind"]
 
 
 class FaultKind(StrEnum):
-    """What is broken; the value is the name on the command line."""
+    """The kinds of faults; the value is the name on the command line."""
 
     AGENT_KILL = "agent-kill"
     AGENT_RESTART = "agent-restart"
@@ -77,7 +77,7 @@ COUNTED: Final[dict[FaultKind, str]] = {
     FaultKind.PARTITIONS_ADDED: "new partitions have records",
     FaultKind.TABLE_TRUNCATED: "rows were in the table before",
 }
-"""What a strike of these kinds counts, for it may meet nothing that it could break."""
+"""What a strike counts, for the kinds that may break nothing."""
 
 LANES: Final[dict[FaultKind, str]] = {
     FaultKind.AGENT_KILL: "agent",

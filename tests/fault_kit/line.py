@@ -1,4 +1,4 @@
-"""Everything that a run breaks: servers, an agent beside each node, a connector of all tables, and proxies between them."""
+"""The parts that a run breaks: servers, an agent of each node, a connector of all tables, and proxies between them."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ _SOURCE: Final = "faults"
 _ADMIN_TIMEOUT_S: Final = 240
 _AGENT_START_S: Final = 600.0
 _WATCH_S: Final = 2.0
-# The default of `cdc connector watch`: on a busy machine a start takes up to a minute.
+# The default of `cdc connector watch`. On a busy machine a start takes up to a minute.
 _WATCH_PATIENCE_S: Final = 90.0
 _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
 _DEFAULT_SYNC_MS: Final = 10_000
 _USER_METRIC: Final = "pulsar_source_user_metric_"
-# Pulsar's default is 30 s. An instance ends itself if it gets no health check for three times this time. If it starts slowly,
-# its first health check comes late: on a busy machine after half a minute.
+# Pulsar's default is 30 s. An instance ends itself if it gets no health check for three times this interval. The first health
+# check comes late if an instance starts slowly: on a busy machine after half a minute.
 _SHORT_LIVENESS_MS: Final = 10_000
-# Each connection checks one; Cassandra's default makes that take a tenth of a second.
+# Each connection checks a password. With Cassandra's default this takes a tenth of a second.
 _CHEAP_PASSWORDS: Final = ("-Dcassandra.auth_bcrypt_gensalt_log2_rounds=4",)
-# Addresses in the sandbox's block; with three digits as Pulsar's own has, for the proxy writes one over the other.
+# Last parts of addresses in the sandbox's block. They have three digits, as Pulsar's own has, because the proxy replaces one
+# address with the other.
 _PULSAR_FOR_AGENTS: Final = 101
 _PULSAR_FOR_CONNECTOR: Final = 102
 _CASSANDRA_FOR_AGENTS: Final = 110
@@ -61,7 +62,7 @@ _CASSANDRA_FOR_CONNECTOR: Final = 180
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Returns when the condition holds. Raises FaultRunError that says what was waited for."""
+    """Wait until the condition holds. Raises FaultRunError with the text `what` after the timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -77,8 +78,9 @@ class FaultLine:
         commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN, instances: int = 1,
         asks_for_passwords: bool = False, is_unsynced: bool = False,
     ) -> None:  # fmt: skip
-        """`instances`: how many of the connector share the partitions of all tables (`parallelism`). `asks_for_passwords`: of nodes; agents and connector are a role then that
-        may read the tables, and has to be made. `is_unsynced`: nodes sync as by default, and agents read before (readUnsynced)."""
+        """`instances`: how many instances of the connector share the partitions of all tables (`parallelism`).
+        `asks_for_passwords`: nodes ask for passwords; agents and connector log in as CONNECTOR_LOGIN, whose role the caller has to
+        create. `is_unsynced`: nodes sync by Cassandra's default, and agents read before the sync (readUnsynced)."""
         self.is_unsynced: Final = is_unsynced
         self.asks_for_passwords: Final = asks_for_passwords
         self.folder: Final = folder
@@ -87,7 +89,7 @@ class FaultLine:
         self._options = SandboxOptions(
             cassandra=cassandra,
             nodes=nodes,
-            # What is read is synced: otherwise Cassandra itself forgets at kill -9 what it had answered, and shown.
+            # Synced by batch: otherwise Cassandra loses acknowledged writes at kill -9, which readers may have seen.
             cassandra_settings={} if is_unsynced else commitlog_settings(commitlog, folder),
             commitlog_sync_ms=_DEFAULT_SYNC_MS if is_unsynced else SandboxOptions().commitlog_sync_ms,
             cassandra_passwords=asks_for_passwords,
@@ -99,11 +101,11 @@ class FaultLine:
         self._watch_stop = threading.Event()
         self.source_restarts = 0
         self.deleted: Final[dict[str, list[Event]]] = {}
-        """By table: what its events topic had when it was deleted."""
+        """By table: the events that its events topics had when they were deleted."""
         self.spill: Path | None = None
-        """The folder of all agents' spill folders, on another disk than `cdc_raw`; None where there is no other one."""
+        """The folder of all agents' spill folders, on another disk than `cdc_raw`; None if there is no other disk."""
         self.pulsar_lock: Final = threading.Lock()
-        """Held by whoever stops or starts Pulsar."""
+        """Hold it to stop or start Pulsar."""
 
     def __enter__(self) -> Self:
         with ExitStack() as exit_on_error:
@@ -130,7 +132,7 @@ class FaultLine:
 
     @property
     def contact(self) -> Contact:
-        """Where clients reach Cassandra, as its superuser."""
+        """The nodes' addresses and the superuser's login, for clients that do not use the proxies."""
         return Contact(
             addresses=[node.address for node in self.sandbox.nodes],
             port=self.sandbox.node.native_port,
@@ -159,11 +161,11 @@ class FaultLine:
         }
 
     def spill_folder(self, directory: Path) -> Path:
-        """Where the agent of a directory moves segments that do not fit in `cdc_raw`."""
+        """The folder to which the agent of this directory off-loads segments of `cdc_raw`."""
         return directory / "work" / "spill" if self.spill is None else self.spill / directory.name
 
     def _keep_spilled(self) -> None:
-        """What is left on the other disk is evidence."""
+        """Copy the files that are left on the other disk to the run's folder, as evidence, and remove them there."""
         if self.spill is not None:
             if any(path.is_file() for path in self.spill.rglob("*")):
                 shutil.copytree(self.spill, self.folder / "spill", dirs_exist_ok=True)
@@ -173,13 +175,13 @@ class FaultLine:
         return self.agent_of(node, self.folder / f"agent-{node.number}")
 
     def agent_of(self, node: CassandraNode, directory: Path, **options: object) -> AgentProcess:
-        """An agent of this node, by the proxies, that does not run yet."""
+        """Return an agent of this node that uses the proxies and does not run yet."""
         (to_pulsar,) = self.proxies["agent-pulsar"]
         to_node = self.proxies["agent-cassandra"][node.number - 1]
         if self._commitlog is CommitLogEncoding.ENCRYPTED:
             options["cassandraYaml"] = str(node.cassandra_yaml)
         if self.asks_for_passwords:
-            options["cassandraYaml"] = str(node.cassandra_yaml)  # the role may not ask the node for its settings
+            options["cassandraYaml"] = str(node.cassandra_yaml)  # the role may not read the node's settings by CQL
             options["username"], options["password"] = CONNECTOR_LOGIN
         if self.is_unsynced:
             options["readUnsynced"] = True
@@ -197,7 +199,7 @@ class FaultLine:
         return agent
 
     def retain_everything(self) -> None:
-        """Everything stays on the topics, for the oracle reads them at the end."""
+        """Let topics keep all messages, because the oracle reads them at the end."""
         rest().post(
             f"{self.sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention",
             json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
@@ -205,10 +207,10 @@ class FaultLine:
         ).raise_for_status()
 
     def prepare_topics(self) -> None:
-        """As `retain_everything`; some have partitions, RECREATED's takes any schema.
+        """Call `retain_everything`, create the topics with partitions, and let RECREATED's topic accept any schema.
 
-        Where a table comes back with other types, Pulsar's default strategy would refuse them, and the table would be
-        parked until somebody sets another.
+        RECREATED comes back with columns of other types. Pulsar's default strategy would refuse them, and the table would be
+        parked until an operator sets another strategy.
         """
         self.retain_everything()
         topics = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}."
@@ -218,7 +220,10 @@ class FaultLine:
         rest().put(policy, json="ALWAYS_COMPATIBLE", timeout=_ADMIN_TIMEOUT_S).raise_for_status()
 
     def deploy_source(self, more: Mapping[str, object] | None = None) -> None:
-        """`sources create` for all tables of the keyspace; then its health is looked after, as an operator would. `more`: options."""
+        """Create a source for all tables of the keyspace, and start the thread that restarts failed instances.
+
+        `more`: further options of the source. Raises FaultRunError when Pulsar refuses the source.
+        """
         contacts = [proxy.listen[0] for proxy in self.proxies["connector-cassandra"]]
         (to_pulsar,) = self.proxies["connector-pulsar"]
         configs: dict[str, object] = {
@@ -249,7 +254,7 @@ class FaultLine:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def wait_for_agent(self, agent: AgentProcess) -> None:
-        """Until it runs. Raises FaultRunError with its log when it ends by itself."""
+        """Wait until the agent runs. Raises FaultRunError with the end of its log when it ends by itself."""
 
         def is_reported() -> bool:
             if not agent.running:
@@ -265,7 +270,7 @@ class FaultLine:
         return f"{self.sandbox.pulsar.admin_url}/admin/v3/sources/public/default/{_SOURCE}"
 
     def _watch(self) -> None:
-        """What `cdc connector watch` does: a source that Pulsar's functions worker gave up comes back."""
+        """Do the same as `cdc connector watch`: restart a source that Pulsar's functions worker has given up."""
         pulsar = self.sandbox.pulsar
         config = LineConfig.from_mapping({"pulsarServiceUrl": pulsar.service_url, "pulsarAdminUrl": pulsar.admin_url})
         with PulsarService(config, timeout_s=_ADMIN_TIMEOUT_S) as service:
@@ -276,7 +281,7 @@ class FaultLine:
                 self.source_restarts = keeper.restarts
 
     def metric(self, name: str) -> float:
-        """The sum of a metric of the connector, over its instances since their starts. Raises httpx.HTTPError."""
+        """A metric of the connector since the start of each instance, summed over the instances. Raises httpx.HTTPError."""
         page = rest().get(f"{self.sandbox.pulsar.admin_url}/metrics/", follow_redirects=True, timeout=_ADMIN_TIMEOUT_S)
         found = 0.0
         for line in page.raise_for_status().text.splitlines():
@@ -286,11 +291,11 @@ class FaultLine:
         return found
 
     def hosts(self) -> list[psutil.Process]:
-        """The connector's Java hosts that run, one an instance, in the order of their starts."""
+        """The connector's running Java hosts, one for each instance, by process id."""
         return self._below_pulsar(lambda command: any("JavaInstanceMain" in each for each in command))
 
     def children(self) -> list[psutil.Process]:
-        """The connector's Python processes that run, one an instance, in the order of their starts."""
+        """The connector's running Python processes, one for each instance, by process id."""
         return self._below_pulsar(lambda command: "-I" in command and "-c" not in command)
 
     def _below_pulsar(self, is_wanted: Callable[[list[str]], bool]) -> list[psutil.Process]:
@@ -303,6 +308,6 @@ class FaultLine:
         return sorted(found, key=lambda each: each.pid)
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        """Sends a signal to a process that may have ended."""
+        """Send a signal to a process, which may have ended."""
         with suppress(ProcessLookupError):
             os.kill(pid, number)

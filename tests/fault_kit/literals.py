@@ -1,4 +1,4 @@
-"""Random CQL literals of the types that the workload's tables have."""
+"""Random CQL literals of the workload's types."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ NATIVE_TYPES: Final[dict[str, Callable[[random.Random], str]]] = {
     "uuid": lambda rng: str(UUID(int=rng.getrandbits(128), version=4)),
     "varint": _integer(200),
 }
-"""Every native type that a column may have, and how a literal is drawn."""
+"""By native type of a column: the function that draws a literal."""
 
 ELEMENT_TYPES: Final = tuple(name for name in NATIVE_TYPES if name != "duration")
-"""Types that have an order: elements of sets, keys."""
+"""Native types that have an order. Only these may be elements of sets and keys."""
 
 
 def literal(cql_type: str, rng: random.Random) -> str:
-    """A literal of a native type, or of `list<..>`, `set<..>`, `map<..>`, `tuple<..>`, `vector<.., n>`, `frozen<..>` of them."""
+    """A literal of a native type, or of a `list<..>`, `set<..>`, `map<..>`, `tuple<..>`, `vector<.., n>` or `frozen<..>`."""
     if cql_type in NATIVE_TYPES:
         return NATIVE_TYPES[cql_type](rng)
     name, _, inside = cql_type.removesuffix(">").partition("<")

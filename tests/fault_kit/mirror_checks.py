@@ -1,4 +1,4 @@
-"""A mirror of the ticks that is brought up to date again and again while faults strike, and what each run must have."""
+"""Updates a mirror of the ticks again and again while faults strike, and checks the mirror's tables after each run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _EARLY_MS: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class MirrorReport:
-    """`wrong` has a line for each row that a run's tables lacked. `sensitive`: how many checks would have found a resolved
-    timestamp that comes a second too early. `failed`: runs that ended with an error, which the next one repeats."""
+    """`wrong` has a line for each value that was missing after a run. `sensitive`: how many checks would have found a resolved
+    timestamp that comes a second too early. `failed`: how many runs ended with an error; the next run repeats them."""
 
     checks: int = 0
     sensitive: int = 0
@@ -35,7 +35,7 @@ class MirrorReport:
     wrong: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """For people."""
+        """The report as one line."""
         return (
             f"mirror: {self.checks} checks, {len(self.wrong)} wrong, {self.sensitive} sensitive to a second;"
             f" {self.failed} runs failed and were repeated"
@@ -43,7 +43,7 @@ class MirrorReport:
 
 
 class MirrorChecks:
-    """Use in a `with` block, by one thread beside the checks of the topic."""
+    """Runs the mirror and its checks in a thread. Use it in a `with` block."""
 
     def __init__(self, options: dict[str, str], target: Path, ticks: Ticks, say: Callable[[str], None]) -> None:
         self._options: Final = options
@@ -78,7 +78,7 @@ class MirrorChecks:
             session.stop()
 
     def _check(self, session: SparkSession) -> None:
-        """What is acknowledged before the time that the mirror tells has to be in its table."""
+        """Check that the table has every value that was acknowledged before the mirror's resolved timestamp."""
         resolved_ms = mirror_resolved_ms(self._target)
         if resolved_ms is None:
             return

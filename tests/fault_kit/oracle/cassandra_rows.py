@@ -1,4 +1,4 @@
-"""The other side of the comparison: what Cassandra answers to SELECT, in the same forms."""
+"""The rows that Cassandra returns to SELECT, in the forms of `values`, to be compared with the topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stored:
         self.rows: dict[Key, dict[Key, Mapping[str, Form]]] = {}
         self.statics: dict[Key, Mapping[str, Form]] = {}
         self.expiries_s: dict[tuple[Key, Key], Mapping[str, float]] = {}
-        """By row: of each column that has one cell, and a TTL, the second since the epoch when it goes."""
+        """By row and column: the second since the epoch when the value expires. Only single-cell columns with a TTL are here."""
 
 
 def table_shape(session: Session, keyspace: str, table: str) -> TableShape:
@@ -96,7 +96,7 @@ def _forms(columns: Mapping[str, str], row: Mapping[str, object]) -> Key:
 def _read(
     session: Session, statement: SimpleStatement, profile: ExecutionProfile
 ) -> list[tuple[dict[str, object], float]]:
-    """Rows, and when each was read. A busy machine may let a page take longer than Cassandra waits for it."""
+    """Return the rows, each with the second when it was read. It retries: on a busy machine Cassandra may time out on a page."""
     result = session.execute(statement, timeout=120, execution_profile=profile)
     found: list[tuple[dict[str, object], float]] = []
     while True:

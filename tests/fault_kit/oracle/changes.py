@@ -1,4 +1,4 @@
-"""What Cassandra's own reader finds in the kept segments, beside the events that the agents published."""
+"""Compares the changes that Cassandra's own reader finds in the kept segments with the events that the agents published."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ __all__ = ["Change", "Judged", "compare_events", "covered", "order_problems"]
 _SHOWN: Final = 20
 
 Change = tuple[int, int, str, str, str, tuple[str | None, ...], object]
-"""Segment, end of its entry, table id, kind, partition key, clustering, bounds. A row and its deletion are of one kind."""
+"""Segment, end of the entry, table id, kind, partition key, clustering, bounds. A row and its deletion have the same kind."""
 
 
 @dataclass(slots=True)
 class Judged:
-    """Changes of one node by its judge. `optional` are those of which nothing may be left: their columns were dropped."""
+    """Changes of one node, as Cassandra's reader returns them. `optional` are changes only to columns that were dropped since:
+    the topics may lack them."""
 
     changes: set[Change] = field(default_factory=set)
     optional: set[Change] = field(default_factory=set)
     _entries: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, lines: Iterable[str], keyspace: str, tracked: Sequence[str], columns: Mapping[str, set[str]]) -> None:
-        """Takes the reader's lines. An entry counts once, by the schema that it is first read with: the oldest.
+        """Take the reader's lines. An entry counts once, as it is read with the first, the oldest schema.
 
-        `columns`: table -> the columns that it has in the end.
+        `columns`: table -> its columns at the end of the run.
         """
         entries: set[tuple[int, int]] = set()
         mark = f'"keyspace": "{keyspace}"'
@@ -56,7 +57,8 @@ class Judged:
 
 
 def _changes(update: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str | None, ...], object, set[str]]]:
-    """Kind, clustering, bounds, and the columns where nothing but them makes the change."""
+    """Yield kind, clustering, bounds and written columns of each change. The columns are empty if the change stays without
+    them: a deletion, or a row with a liveness or a deletion."""
     if update["partition_deletion"] is not None:
         yield "PARTITION_DELETION", (), None, set()
     for each in update["range_tombstones"]:
@@ -82,10 +84,11 @@ def _change(event: Event) -> Change:
 def compare_events(
     node: str, judged: Judged, events: Iterable[Event], columns: Mapping[str, set[str]], gaps: Sequence[Gap] = ()
 ) -> list[str]:
-    """What is missing on the events topics of what a node wrote, and what was invented; the first of each in words.
+    """Describe the changes of a node that are missing on the events topics, and the events that are no change of the node.
 
-    What a gap announces may be missing. An event of dropped columns only is neither: the judge, who reads later, finds nothing left of its row. `columns`: table ->
-    the columns that it has in the end.
+    Each text starts with a number, and has the first changes and events. Changes in a gap may be missing. Events that have only
+    dropped columns are ignored, because Cassandra's reader, which reads later, finds nothing left of the row. `columns`: table ->
+    its columns at the end of the run.
     """
     found = {_change(event): event for event in events if event.node == node}
     absent = judged.changes - judged.optional - found.keys()
@@ -100,7 +103,10 @@ def compare_events(
 
 
 def covered(gap: Gap, judged: Judged, events: Iterable[Event]) -> tuple[set[Change], int]:
-    """The changes of its node that a gap covers, and how many of them are on no events topic. `events`: those of all nodes."""
+    """Return the changes that a gap covers, and how many of them are on no events topic.
+
+    `judged`: the changes of the gap's node; `events`: the events of all nodes.
+    """
     inside = {each for each in judged.changes if each[2] == gap.table_id and gap.has(each[:2])}
     published = {_change(event) for event in events if event.node == gap.node and event.table_id == gap.table_id}
     return inside, len(inside - judged.optional - published)
@@ -111,17 +117,18 @@ def _is_dropped(event: Event, columns: Mapping[str, set[str]]) -> bool:
 
 
 def order_problems(events: Iterable[Event]) -> list[str]:
-    """First events of one partition key that stand in another order than they were written, or in two topic partitions.
+    """Describe first events of a partition key that are not in the order of the commit log, and keys in two topic partitions.
 
-    `events` are those of one table, topic partition by topic partition, each in its order. Rows, ranges and the partition
-    itself count together: a deletion of many rows that comes too early or too late is out of order with each row of its scope.
+    `events` are the events of one table, topic partition by topic partition, each in its order. An event that comes again is
+    not checked for its order. Rows, ranges and the partition itself are checked together, because a deletion of many rows that
+    comes too early or too late is out of order with each row of its scope.
     """
     last: dict[tuple[str, str, str], Event] = {}
     topic_partitions: dict[tuple[str, str], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
     problems: list[str] = []
     for event in events:
-        # Also where it came again: what is read from two topic partitions has no order.
+        # Checked for repeated events, too: there is no order between two topic partitions.
         table_key = event.table_id, event.partition_key
         home = topic_partitions.setdefault(table_key, event.partition)
         if event.partition != home:

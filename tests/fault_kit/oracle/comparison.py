@@ -1,7 +1,7 @@
-"""Cassandra's rows beside the folded data topic: every table, row and column.
+"""Compares Cassandra's rows with the folded data topic: every table, row and column.
 
-What expires is judged by Cassandra's own TTLs: a value that is there goes when its newest record says, and what is gone was
-to go by then.
+Expiry is judged by Cassandra's own TTLs. A value that Cassandra still has must expire when its newest record says. A value that
+has expired must have a record that says so.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["TableComparison", "compare"]
 
 _SHOWN_CHARACTERS: Final = 200
 _Row = Mapping[str, Form]
-# Of clocks, and of a read that took long.
+# For differences between clocks, and for slow reads.
 _SLACK_S: Final = 10
 
 
 class _Expiry:
-    """The expiry of a row by its newest record, to be compared with Cassandra's own TTLs."""
+    """When a row and its columns expire by the newest record, to be compared with Cassandra's own TTLs."""
 
     def __init__(self, properties: Mapping[str, str], now_s: float, *, had_ttls: bool) -> None:
         self._now_s = now_s
@@ -36,20 +36,20 @@ class _Expiry:
         self.columns_s: Mapping[str, int] = json.loads(properties.get("columns_expire_at", "{}"))
 
     def is_row_gone(self, got: _Row) -> bool:
-        """Whether it may be gone by now, with all that it held."""
+        """Whether the whole row may have expired by now."""
         if self.row_s is not None:
             return self.row_s <= self._now_s + _SLACK_S
-        # Whether a row stays whose last value has gone, no record can tell: its marker may have a TTL, too.
+        # No record says whether a row stays after its last value has expired: the row marker may have a TTL, too.
         is_empty = all(value is None or self.is_gone(name) for name, value in got.items())
         return is_empty and (self.cells_s is not None or self._had_ttls)
 
     def is_gone(self, column: str) -> bool:
-        """Whether the column may be null by now."""
+        """Whether the column's value may have expired by now."""
         second = self.columns_s.get(avro_name(column))
         return second is not None and second <= self._now_s + _SLACK_S
 
     def differences(self, wanted: _Row, ttls_s: Mapping[str, float]) -> Iterator[str]:
-        """Of a row that is in Cassandra."""
+        """Describe the differences between expiries and TTLs of a row that Cassandra has."""
         if self.row_s is not None and self.row_s < self._now_s - _SLACK_S:
             yield f"was to go {self._now_s - self.row_s:.0f} s ago, and is in Cassandra"
         for column, value in wanted.items():
@@ -62,7 +62,7 @@ class _Expiry:
 
 @dataclass(slots=True)
 class TableComparison:
-    """What was found of one table."""
+    """The result of the comparison of one table."""
 
     table: str
     rows: int = 0
@@ -73,13 +73,14 @@ class TableComparison:
     duplicates: int = 0
     differences: list[str] = field(default_factory=list)
     in_question: list[tuple[bytes, str]] = field(default_factory=list)
-    """Differences of a table with a gap, and the row's Avro key (empty: not known), until it is known what the gap covers."""
+    """Differences of a table with gaps, each with the Avro key of its row (empty: not known), until `judge` is called."""
     excused: int = 0
 
     def judge(self, key_partitions: Mapping[bytes, str], touched: Collection[str]) -> None:
-        """Excuse what concerns a partition with changes in a gap; a row without any event has had none but those.
+        """Excuse differences of partitions with changes in a gap. The others become `differences`.
 
-        `key_partitions`: the partition key of each Avro key that events have; `touched`: partition keys with changes in a gap.
+        A row without any event is excused as well: all its changes may be in the gap. `key_partitions`: Avro key of the events ->
+        partition key; `touched`: partition keys with changes in a gap.
         """
         for key, text in self.in_question:
             partition = key_partitions.get(key)
@@ -91,7 +92,7 @@ class TableComparison:
 
 
 def compare(shape: TableShape, stored: Stored, folded: Folded, *, has_gaps: bool = False) -> TableComparison:
-    """Every difference in words; with gaps they are in question until TableComparison.judge."""
+    """Describe every difference. If the table has gaps, the differences are in question until TableComparison.judge."""
     found = TableComparison(
         table=shape.name,
         rows=sum(map(len, stored.rows.values())),
@@ -130,7 +131,7 @@ def _compare_row(
 ) -> None:
     name = f"{found.table} {place[0]} {place[1]}"
     if wanted is None and got is not None:
-        # No record comes when the last cell has expired: whoever folds looks at the clock.
+        # No record is published when the last cell expires, so a reader of the topic has to compare expiries with the clock.
         if expiry.is_row_gone(got):
             found.expired_rows += 1
         else:

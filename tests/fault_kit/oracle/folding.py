@@ -1,12 +1,15 @@
-"""The data topic folded to a table, by the rules of the contract and by nothing else.
+"""Folds a data topic to a table, only by the rules of the contract.
 
-Of the lives of the table the one with the greatest generation counts. The newest record of a key wins; a marker removes the
-earlier rows of its scope; a static-only record updates the static columns of its partition, and every row brings them, too.
-What stands at or before a truncation's positions and was written before it is gone, and so is a value without a write time; what
-stands before those of a drop is gone whenever it was written.
+- Only records of the table's latest life count, the life with the greatest generation.
+- The newest record of a key wins.
+- A marker removes the earlier rows of its scope.
+- A static row updates the static columns of its partition. Each row has the static columns, too, and updates them.
+- A truncation removes records at or before its positions that were written before it, and values there without a write time.
+- A drop removes all records at or before its positions.
 
-Which record is the later one: in one topic partition that behind the other; in two the one that was published later, and of
-equal times the later write. A record counts as published no earlier than those of its key before it in its topic partition.
+In one topic partition, the record at the later place is the later one. In two topic partitions, it is the record that was
+published later; at equal times, the later write. A record counts as published no earlier than the records of its key before it
+in its topic partition.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ Key = tuple[Form, ...]
 """Forms of the columns of a partition key, or of a clustering."""
 
 _NEVER_WRITTEN: Final = -(1 << 63)
-# From the beginning of uuids' time to that of Unix, in 100 ns.
+# The Unix epoch in the time of UUIDs, in units of 100 ns.
 _UUID_EPOCH: Final = 0x01B21DD213814000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """A table as Cassandra describes it now: columns by name with their CQL types, in key order where they have one."""
+    """A table's definition in Cassandra: column name -> CQL type; key columns are in key order."""
 
     name: str
     table_id: str
@@ -45,8 +48,8 @@ class TableShape:
 
 @dataclass(slots=True)
 class Folded:
-    """What a data topic makes of a table. `told` are the properties of each row's newest record; `had_ttls` are the rows of
-    which some record told that a part of them goes; `key_bytes` is the Avro key of each row, for what events tell of it."""
+    """The table that a data topic folds to. `told`: the properties of each row's newest record. `had_ttls`: rows with a record that
+    has an expiry of the row or of a column. `key_bytes`: the Avro key of each row, by which events are looked up."""
 
     rows: dict[Key, dict[Key, Mapping[str, Form]]] = field(default_factory=dict)
     statics: dict[Key, Mapping[str, Form]] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class Folded:
 
 @dataclass(slots=True)
 class _Partition:
-    """The records of one Cassandra partition: those of each row, of its static row, and markers by their keys."""
+    """The records of one Cassandra partition: by row, of the static row, and markers (ranges by `_range_key`)."""
 
     rows: dict[Key, list[DataRecord]] = field(default_factory=lambda: defaultdict(list))
     statics: list[DataRecord] = field(default_factory=list)
@@ -74,7 +77,8 @@ def fold(
 ) -> Folded:
     """Fold all records of the table's topic: topic partition by topic partition, each in its order.
 
-    A connector of one instance publishes nothing of an earlier life behind a later one in the same topic partition.
+    With one instance, a record of an earlier life behind one of a later life in the same topic partition is a problem: a single
+    instance of the connector never publishes them in this order.
     """
     known = list(records)
     folded = Folded(records=len(known))
@@ -119,7 +123,7 @@ def _is_cleared(record: DataRecord, clearing: Clearing) -> bool:
 
 
 class _Lives:
-    """Which life of the table each record is of: the generation (else the time inside the id) and the table id."""
+    """The life of the table that a record belongs to: the generation (or else the time inside the id) and the table id."""
 
     def __init__(self, records: Iterable[DataRecord]) -> None:
         self._generations: dict[str, int] = {}
@@ -131,7 +135,7 @@ class _Lives:
         self.newest = max(map(self.of, known), default=(0, ""))
 
     def of(self, record: DataRecord) -> tuple[int, str]:
-        """A record without a generation is of the latest life of its id."""
+        """Return the life of a record. A record without a generation belongs to the latest life of its table id."""
         table_id = record.properties.get("table_id", "")
         told = record.properties.get("table_generation")
         if told is not None:
@@ -139,7 +143,7 @@ class _Lives:
         return self._generations.get(table_id, _time_of(table_id)), table_id
 
     def left_behind(self, table: str, records: Iterable[DataRecord]) -> list[str]:
-        """Records of an earlier life behind one of a later one, in words."""
+        """Describe the records of an earlier life that are behind a record of a later life in their topic partition."""
         latest: dict[int, tuple[tuple[int, str], str]] = {}
         found = []
         for record in records:
@@ -156,7 +160,7 @@ class _Lives:
 
 
 def _time_of(table_id: str) -> int:
-    """Microseconds of the epoch; 0 where the id has no time."""
+    """The time of a table id in microseconds since the epoch; 0 if the id has no time."""
     try:
         parsed = uuid.UUID(table_id)
     except ValueError:
@@ -170,7 +174,7 @@ def _place(record: DataRecord) -> str:
 
 
 def newest(records: Sequence[DataRecord]) -> DataRecord:
-    """The latest record of one key; the time by which it is the latest is in its `published_ms`."""
+    """The latest record of one key. Its `published_ms` is at least that of the records before it in its topic partition."""
     last: dict[int, DataRecord] = {}
     for record in sorted(records, key=lambda each: (each.partition, each.place)):
         before = last.get(record.partition)
@@ -184,7 +188,7 @@ def _writetime_us(record: DataRecord) -> int:
 
 
 def _is_behind(marker: DataRecord, record: DataRecord) -> bool:
-    """Whether a marker came after a record of another key."""
+    """Whether a marker is later than a record of another key."""
     if marker.partition == record.partition:
         return marker.place > record.place
     if marker.published_ms != record.published_ms:
@@ -209,7 +213,7 @@ def _take(shape: TableShape, folded: Folded, partition: _Partition, record: Data
 
 
 def _range_key(record: DataRecord) -> bytes:
-    """Markers of one range are of one key; those of two are compared with rows one by one."""
+    """The key of a range marker: markers of the same range in the same partition have the same key."""
     told = [record.properties.get(f"range_{name}", "") for name in ("start", "end", "start_inclusive", "end_inclusive")]
     return record.key_bytes + json.dumps(told).encode()
 
@@ -234,7 +238,7 @@ def _judge(shape: TableShape, folded: Folded, pk: Key, partition: _Partition) ->
 def _add_statics(
     shape: TableShape, folded: Folded, pk: Key, partition: _Partition, wipes: Sequence[DataRecord]
 ) -> None:
-    """What spoke of them last: a static row, or a row with a value; no deletion of the partition may have come since."""
+    """Take the static columns from the latest static row or row with a value that no later partition deletion removes."""
     of_rows = [[each for each in records if each.value is not None] for records in partition.rows.values()]
     sources = [newest(records) for records in (partition.statics, *of_rows) if records]
     left = [each for each in sources if not any(_is_behind(marker, each) for marker in wipes)]
@@ -248,7 +252,7 @@ def _key(columns: Mapping[str, str], record: Mapping[str, object]) -> Key:
 
 
 def _values(columns: Mapping[str, str], record: Mapping[str, object]) -> dict[str, Form]:
-    """A column that the record's schema does not have yet is null."""
+    """The values of these columns; null for a column that the record's schema does not have."""
     return {name: form_of_avro(cql_type, record.get(avro_name(name))) for name, cql_type in columns.items()}
 
 
@@ -267,7 +271,7 @@ def _prefix(shape: TableShape, bound: Mapping[str, object]) -> Key:
 
 
 def _is_in(ck: Key, bound: Key, signs: Sequence[int], side: int, inclusive: bool) -> bool:
-    """Whether a row lies on that side of a bound (1: behind a start, -1: before an end)."""
+    """Whether a row is on this side of a bound (1: behind a start, -1: before an end)."""
     for own, other, sign in zip(ck, bound, signs, strict=False):
         if own != other:
             assert isinstance(own, int | str) and isinstance(other, int | str)

@@ -1,4 +1,4 @@
-"""What gap records announce: changes that may be missing, and nothing else may."""
+"""Gaps that agents reported. Only changes in a gap may be missing on the topics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _END = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A window of one node's commit log, in which changes of a table may be lost: behind `first`, up to `last`. `reason`: for
-    people."""
+    """A range of one node's commit log, behind `first` and up to `last`, in which changes of a table may be lost.
+
+    `first` and `last` are segment and position; `reason` is a text for the report.
+    """
 
     node: str
     table: str
@@ -29,7 +31,7 @@ class Gap:
 
 
 def gap_of(record: Mapping[str, Any]) -> Gap:
-    """Of a decoded record of the gaps topic."""
+    """Return the gap of a decoded record of the gaps topic."""
     end = record.get("last_position")
     return Gap(
         node=record["node_id"],
@@ -47,7 +49,7 @@ def in_a_gap(gaps: Iterable[Gap], node: str, table_id: str, place: tuple[int, in
 
 
 def unexplained(gaps: Iterable[Gap], taken_away: Collection[str]) -> list[str]:
-    """Gaps of tables whose events topic, with its subscription, nothing took away, in words."""
+    """Describe the gaps of tables that are not in `taken_away`: no fault removed their events topic or its subscription."""
     return [
         f"{gap.table}: node {gap.node} reported a gap, and no strike took its events topic away: {gap.reason}"
         for gap in gaps

@@ -1,4 +1,4 @@
-"""How many changes were on their way at a moment: written and not on the events topic, there and not on the data topic."""
+"""Counts the changes in flight at a moment: those not yet on the events topic, and those there but not on the data topic."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _SERVER_CLOCK_S: Final = 600
 
 
 class InFlight:
-    """Counts by times: of the write (by its own timestamp), of the event's message, of the record's message."""
+    """Counts by three times of a change: its write timestamp, and the publish times of its event and of its record."""
 
     def __init__(self, given_time_mark_us: int) -> None:
-        """Writes whose timestamp ends in the mark were given another time than their own, and are left out."""
+        """Writes whose timestamp ends in the mark are left out, because their statement gave another time than the time of the
+        write."""
         self._mark = given_time_mark_us
         self._to_events: tuple[list[float], list[float]] = ([], [])
         self._to_data: tuple[list[float], list[float]] = ([], [])
 
     def add(self, events: Iterable[Event], records: Iterable[DataRecord]) -> None:
-        """Takes the topics of one table."""
+        """Take the events and records of one table."""
         told: dict[bytes, list[int]] = defaultdict(list)
         for record in records:
             told[record.key_bytes].append(record.published_ms)
@@ -53,12 +54,12 @@ class InFlight:
             self._to_events[1].append(published_s)
 
     def sort(self) -> None:
-        """After the last `add`."""
+        """Call it after the last `add` and before `at`."""
         for times in (*self._to_events, *self._to_data):
             times.sort()
 
     def at(self, moment_s: float) -> tuple[int, int]:
-        """Changes before the events topic, and before the data topic, at a moment in seconds of the epoch."""
+        """The number of changes before the events topic, and before the data topic, at a moment in seconds since the epoch."""
         before_events, before_data = (
             bisect_right(starts, moment_s) - bisect_right(ends, moment_s)
             for starts, ends in (self._to_events, self._to_data)

@@ -1,4 +1,4 @@
-"""A table's rows as a sink has them that knows keys and nothing else: of `SELECT`, of `rows-`, of `changes-`, of a mirror."""
+"""A table's rows as a keyed sink has them: from `SELECT`, from a `rows-` topic, from a `changes-` topic, from a mirror."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.fault_kit.oracle.values import Form, avro_name, form_of_avro, split_a
 __all__ = ["Rows", "differences", "last_of_each_key", "mirrored", "replayed", "selected"]
 
 Rows = dict[tuple[Key, Key], Mapping[str, Form]]
-"""By partition key and clustering: static and regular columns. A partition of static columns only has one row, of nulls."""
+"""By partition key and clustering: static and regular columns. A partition that has only static columns has one row, whose
+clustering and regular columns are null."""
 
 _SHOWN: Final = 5
 # By `op`: whether `before` and `after` are null.
@@ -21,7 +22,7 @@ _NULLS: Final = {"c": (True, False), "r": (True, False), "u": (False, False), "d
 
 
 def selected(shape: TableShape, stored: Stored) -> Rows:
-    """What Cassandra answers."""
+    """The rows that Cassandra returns."""
     nothing = dict.fromkeys(shape.regular)
     found: Rows = {}
     for pk, rows in stored.rows.items():
@@ -34,7 +35,7 @@ def selected(shape: TableShape, stored: Stored) -> Rows:
 
 
 def last_of_each_key(shape: TableShape, records: Iterable[DataRecord]) -> Rows:
-    """What a keyed sink keeps of `rows-`: the last record of each key, and nothing where that is a null."""
+    """The rows that a keyed sink keeps of `rows-`: the last record of each key, unless it has no value."""
     found: dict[bytes, DataRecord] = {}
     for record in records:
         found[record.key_bytes] = record
@@ -44,7 +45,8 @@ def last_of_each_key(shape: TableShape, records: Iterable[DataRecord]) -> Rows:
 
 
 def replayed(shape: TableShape, records: Iterable[DataRecord]) -> tuple[Rows, list[str]]:
-    """What the changes leave, and a line for each whose `before` is not the last `after`, or whose `op` does not fit."""
+    """Return the rows after all changes, and a line for each change whose `before` is not the last `after` of its key, or whose
+    `op` does not fit."""
     found: Rows = {}
     problems: list[str] = []
     for record in records:
@@ -66,7 +68,8 @@ def replayed(shape: TableShape, records: Iterable[DataRecord]) -> tuple[Rows, li
 
 
 def mirrored(shape: TableShape, rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Rows of a mirror, as dictionaries by column, of types whose values Spark and Avro have in common but for maps."""
+    """The rows of a mirror, given as dictionaries by column. Except for maps, their types must have the same values in Spark and
+    Avro."""
 
     def values(columns: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Form]:
         return {name: _of_spark(cql_type, row[avro_name(name)]) for name, cql_type in columns.items()}
@@ -80,7 +83,7 @@ def mirrored(shape: TableShape, rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 def differences(name: str, wanted: Rows, found: Rows) -> list[str]:
-    """A line for each of the first rows that differ, and their number."""
+    """A line for each of the first rows that differ; if there are more, a last line with the number of rows that differ."""
     keys = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
     lines = [f"{name} {key}: Cassandra has {wanted.get(key)}, it has {found.get(key)}" for key in keys[:_SHOWN]]
     return lines + ([f"{name}: {len(keys)} rows differ"] if len(keys) > _SHOWN else [])

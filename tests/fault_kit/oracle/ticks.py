@@ -1,4 +1,4 @@
-"""Reads the data topic of the table `ticks` as far as it goes: the newest value of each row."""
+"""Reads the data topic of the table `ticks` to its end, and returns the greatest value of each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VALUE: Final = fastavro.parse_schema(
 
 
 class TickReader:
-    """Follows the topic; after a break it goes on where it was."""
+    """Follows the topic; after an error, the next call goes on at the same place."""
 
     def __init__(self, service_url: str, topic: str) -> None:
         self._client: Final = pulsar.Client(

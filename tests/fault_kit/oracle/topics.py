@@ -24,9 +24,9 @@ _HTTP_TIMEOUT_S: Final = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRecord:
-    """One message of a data topic. `key` and `value` are by Avro names, without logical types; no value: null.
+    """One message of a data topic. `key` and `value` are by Avro names, without logical types; `value` is None for a tombstone.
 
-    `place` is its number in its topic partition.
+    `place` is the number of the message in its topic partition.
     """
 
     key_bytes: bytes
@@ -40,12 +40,15 @@ class DataRecord:
     position: tuple[int, int] = (0, 0)
     """Ledger and entry."""
     bounds: tuple[Mapping[str, object] | None, Mapping[str, object] | None] = (None, None)
-    """Of a range deletion: start and end, as keys with nulls behind the bound's prefix; None where that end is open."""
+    """Start and end of a range deletion, as keys with nulls behind the bound's prefix; None if that side is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clearing:
-    """A truncation or a drop of a table's life; `positions` are ledger and entry of the last record of each topic partition before it."""
+    """A truncation or a drop of a table's life.
+
+    `positions`: for each topic partition, ledger and entry of the last record before the clearing.
+    """
 
     table: str
     kind: str
@@ -58,7 +61,7 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event of an events topic, and where it stood."""
+    """One event of an events topic, with its topic partition and publish time."""
 
     table: str
     table_id: str
@@ -79,12 +82,12 @@ class Event:
 
     @property
     def place(self) -> tuple[str, int, int, int]:
-        """What identifies an event."""
+        """The identity of an event: node, segment, position and ordinal."""
         return self.node, self.segment, self.position, self.ordinal
 
 
 class TopicReader:
-    """Reads topics of one Pulsar from their beginning to their present end. Use it in a `with` block."""
+    """Reads topics of one Pulsar from their beginning to their current end. Use it in a `with` block."""
 
     def __init__(self, service_url: str, admin_url: str) -> None:
         self._admin_url = admin_url
@@ -101,7 +104,7 @@ class TopicReader:
         self._client.close()
 
     def topics(self) -> list[str]:
-        """All topics of the default namespace, partitions by their own names."""
+        """The names of all topics of the default namespace; each topic partition has its own name."""
         answer = httpx.get(f"{self._admin_url}/admin/v2/persistent/public/default", timeout=_HTTP_TIMEOUT_S)
         return sorted(answer.raise_for_status().json())
 
@@ -118,7 +121,7 @@ class TopicReader:
     def _data_records(self, topic: str, name: str, partition: int) -> Iterator[DataRecord]:
         schemas: dict[int, tuple[Any, Any]] = {}
         for place, message in enumerate(self._messages(name)):
-            version = message._message.int_schema_version()  # the client tells it nowhere else
+            version = message._message.int_schema_version()  # the client has no public property for it
             if version not in schemas:
                 both = json.loads(self._schema(topic, version)["data"])
                 schemas[version] = _plain(both["key"]), _plain(both["value"])
@@ -142,7 +145,7 @@ class TopicReader:
             )
 
     def events(self, topic: str) -> list[Event]:
-        """All events of an events topic, partition by partition, each in its order; none when it does not exist."""
+        """All events of an events topic, partition by partition, each in its order; none if the topic does not exist."""
         partitions = sorted(
             (int(name.rpartition("-partition-")[2]), name)
             for name in self.topics()
@@ -159,7 +162,7 @@ class TopicReader:
         return found
 
     def clearings(self, topic: str) -> list[Clearing]:
-        """All clearings of a topic of schema changes; none where it does not exist."""
+        """All clearings of a topic of schema changes; none if the topic does not exist."""
         name = f"persistent://public/default/{topic}"
         changes = [json.loads(message.data()) for message in self._messages(name)] if name in self.topics() else []
         return [
@@ -177,7 +180,7 @@ class TopicReader:
         ]
 
     def gaps(self, topic: str) -> list[Gap]:
-        """All gaps that were told, closed ones too; none where the topic does not exist."""
+        """All reported gaps, also those that were closed later; none if the topic does not exist."""
         found = []
         for name in self.topics():
             if name.startswith(f"persistent://public/default/{topic}-partition-"):
@@ -185,7 +188,7 @@ class TopicReader:
                     version = message._message.int_schema_version()
                     schema = _plain(json.loads(self._schema(topic, version)["data"]))
                     record = _decode(schema, message.data())
-                    if record.get("closed_ms") is None:  # else it closes a gap, and tells none
+                    if record.get("closed_ms") is None:  # a record with `closed_ms` closes a gap
                         found.append(gap_of(record))
         return found
 
@@ -205,7 +208,7 @@ class TopicReader:
 
 
 def _plain(node: Any) -> Any:
-    """A schema without logical types: dates stay days, as they are written. Types have their short names."""
+    """A schema without logical types, so that dates stay days, as they are written; types have their short names."""
     if isinstance(node, dict):
         return {name: _plain(value) for name, value in node.items() if name not in {"logicalType", "namespace"}}
     if isinstance(node, str):

@@ -1,7 +1,7 @@
-"""One form for a value of a CQL type, made from what the driver gives and from what Avro gives: equal means equal.
+"""One form for a value of a CQL type, whether the driver or Avro returned it: equal values have equal forms.
 
-Forms are hashable. Numbers with a fraction are their bits (one NaN, and -0.0 is not 0.0); times are numbers of the unit that
-the data topic has.
+Forms are hashable. Floating-point numbers are their bits (there is one NaN, and -0.0 is not 0.0). Times are numbers in the unit
+of the data topic.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Form = object
 """A hashable value; None is null."""
 
 _NAN: Final = "NaN"
-# Where they are not frozen, their elements and fields are cells of their own; `point` is the workload's user type.
+# If these types are not frozen, each element or field is a cell. `point` is the workload's user type.
 _MULTI_CELL: Final = frozenset({"list", "map", "set", "point"})
 
 
 def form_of_driver(cql_type: str, value: Any) -> Form:
-    """The form of a value as cassandra-driver gives it."""
+    """The form of a value that cassandra-driver returned."""
     return None if value is None else _form(cql_type, value, is_avro=False)
 
 
 def form_of_avro(cql_type: str, value: Any) -> Form:
-    """The form of a value as Avro without logical types gives it."""
+    """The form of a value that Avro without logical types returned."""
     return None if value is None else _form(cql_type, value, is_avro=True)
 
 
@@ -54,7 +54,7 @@ def is_multi_cell(cql_type: str) -> bool:
 
 
 def avro_name(name: str) -> str:
-    """How a column's name is written in Avro: what Avro refuses becomes `_u<hex>_`."""
+    """The Avro name of a column: a character that Avro refuses becomes `_u<hex>_`, and `_` is put before a first digit."""
     plain = "".join(
         char if char.isascii() and (char.isalnum() or char == "_") else f"_u{ord(char):04x}_" for char in name
     )
@@ -119,7 +119,7 @@ def _native_driver(name: str, value: Any) -> Form:
         case "time":
             return value.nanosecond_time // 1000
         case "timestamp":
-            # the driver goes by way of a float: what it gives is right to some microseconds
+            # the driver computes with a float: its result is exact only to some microseconds
             return calendar.timegm(value.utctimetuple()) * 1000 + round(value.microsecond / 1000)
         case "uuid" | "timeuuid":
             return str(value)
@@ -131,7 +131,7 @@ def _bits(name: str, value: float) -> Form:
 
 
 def _key_text(cql_type: str, key: Any) -> str:
-    """The text of a map's key; of the types that the workload has as keys."""
+    """The text of a map's key, for the key types of the workload."""
     if cql_type not in {"text", "int", "uuid"}:
         raise ValueError(f"map keys of type {cql_type} are not in the workload")
     return str(key)

@@ -1,4 +1,4 @@
-"""The faults of a run, drawn from its seed before anything starts: a replay strikes the same ones in the same order."""
+"""The faults of a run. They are drawn from its seed before anything starts, so a replay strikes the same faults in order."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ FULL_COUNTS: Final[Mapping[FaultKind, int]] = {
     FaultKind.STANDSTILL: 5,
     FaultKind.RESTART_ALL: 3,
 }
-"""What `make test-faults` strikes. A restart of everything kills Pulsar, Cassandra and the agent once, too."""
+"""The faults of `make test-faults`. A restart of everything kills Pulsar, Cassandra and the agent once, too."""
 
 SHORT_COUNTS: Final[Mapping[FaultKind, int]] = {
     **dict.fromkeys(FaultKind, 1),
     FaultKind.AGENT_KILL: 4,
     FaultKind.CHILD_KILL: 3,
-    # One alone may meet nothing: a read at the level that it disallows, or a connector that is at work.
+    # One alone may break nothing: no read at the disallowed level comes, or the connector is not running.
     FaultKind.PARTITIONS_ADDED: 3,
     FaultKind.LEVEL_DISALLOWED: 3,
 }
-"""What `make test` strikes: every kind, and a few times the commonest kills and what may meet nothing."""
+"""The faults of `make test`: every kind once; the most common kills and faults that may break nothing several times."""
 
-# What a fault of each lane costs in seconds on two cores, its recovery included; the slowest lane decides.
+# By lane: the seconds that a fault takes on two cores, including its recovery. The slowest lane decides.
 _SECONDS: Final[Mapping[str, float]] = {
     "agent": 3.0,
     "connector": 12.0,
@@ -54,18 +54,18 @@ _SECONDS: Final[Mapping[str, float]] = {
 }
 
 ALL_TARGETS: Final = ("agent", "child", "host", "pulsar", "cassandra")
-"""What can be stopped by SIGSTOP."""
+"""The processes that SIGSTOP can stop."""
 
 _LINKS: Final = ("agent-pulsar", "agent-cassandra", "connector-pulsar", "connector-cassandra")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault: `number` from 1 in the order of the plan; `target` says at what, where the kind leaves a choice.
+    """One fault. `number` counts from 1 in the order of the plan. `target` is the struck part, if the kind leaves a choice.
 
-    `node` is the number of the Cassandra node, or of its agent. `length_s` is how long it lasts (for a kill: until the
-    process is started again), `pause_s` how long after the fault before it this one strikes, `choice` a number in [0, 1)
-    for what the kind decides itself.
+    `node` is the number of the Cassandra node, or of its agent. `length_s` is how long the fault lasts (for a kill: until the
+    process is started again). `pause_s` is the pause after the fault before it. `choice` is a number in [0, 1), from which the
+    kind makes its own choices.
     """
 
     number: int
@@ -82,7 +82,7 @@ class Fault:
 
 
 def counts_for_minutes(minutes: float, kinds: Sequence[FaultKind]) -> dict[FaultKind, int]:
-    """How many of each kind fit into a run of so many minutes: the cheap ones often, those that restart servers seldom."""
+    """How many faults of each kind fit into a run of this length: many cheap ones, few that restart servers."""
     counts = {}
     for lane, each_s in _SECONDS.items():
         members = [kind for kind in kinds if LANES[kind] == lane]
@@ -92,7 +92,7 @@ def counts_for_minutes(minutes: float, kinds: Sequence[FaultKind]) -> dict[Fault
 
 
 def fitting(counts: Mapping[FaultKind, int], *, nodes: int, cassandra: str) -> tuple[dict[FaultKind, int], list[str]]:
-    """The faults that such a cluster can be struck by; and which kinds are left out, and why."""
+    """Return the faults that are possible with such a cluster, and a line for each kind that is left out, with the reason."""
     reasons = {
         FaultKind.REPLICA_STOPPED: "there is one node, and it needs two" if nodes == 1 else "",
         FaultKind.LEVEL_DISALLOWED: _why_no_guardrail(nodes, cassandra),
@@ -102,14 +102,15 @@ def fitting(counts: Mapping[FaultKind, int], *, nodes: int, cassandra: str) -> t
 
 
 def _why_no_guardrail(nodes: int, cassandra: str) -> str:
-    """It binds roles that are no superusers only, so nodes have to ask for passwords, and one node that starts alone cannot."""
+    """Return why no guardrail can be set; empty if it can. A guardrail does not apply to superusers, so nodes have to ask for
+    passwords. A node of several cannot check passwords while it starts and the others are down."""
     if cassandra in {"3.11", "4.0"}:
         return f"Cassandra {cassandra} has no such guardrail"
     return "" if nodes == 1 else "a node that starts while the other one is down lets nobody log in"
 
 
 def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s: float = 1.0) -> list[Fault]:
-    """The faults of a seed. Each lane's are spread evenly over the run, so that lanes overlap and none waits long."""
+    """The faults of a seed. The faults of each lane are spread evenly over the run, so that lanes overlap and none waits long."""
     rng = random.Random(f"plan {seed}")
     by_lane: dict[str, list[FaultKind]] = {}
     for kind in FaultKind:  # in a fixed order, whatever the order of `counts`
@@ -138,7 +139,7 @@ def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s:
 
 
 def draw_short_plan(seed: int, kinds: Sequence[FaultKind], faults: int, *, nodes: int, pace_s: float) -> list[Fault]:
-    """The first faults of a plan with these kinds in equal shares; of those that restart servers a third."""
+    """The first faults of a plan with equal shares of these kinds; kinds that restart or stop servers have a third of a share."""
     share = max(1, faults // len(kinds))
     rare = {FaultKind.CASSANDRA_KILL, FaultKind.PULSAR_KILL, FaultKind.HOST_KILL, FaultKind.REPLICA_STOPPED}
     counts = {kind: max(1, share // 3) if kind in rare else share for kind in kinds}

@@ -1,7 +1,7 @@
-"""A TCP proxy on loopback that can be away, stand still, be late, and cut connections in mid-frame.
+"""A TCP proxy on loopback that can be away, stand still, delay data, and cut connections in mid-frame.
 
-A Pulsar client asks where a topic is and connects to the address that it is told, past any proxy. So the proxy puts its own
-address over the broker's in what flows to the client: both texts must have the same length, for frames tell their sizes.
+A Pulsar client asks where a topic is, and connects to the address in the answer, past any proxy. So the proxy replaces the
+broker's address with its own in the data to the client. Both texts must have the same length, because frames have their size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Connection:
     is_cut: bool = False
 
     def reset(self) -> None:
-        """Both ends see a reset, whatever is on its way."""
+        """Reset the connections to both ends; data on its way is dropped."""
         with self.lock:
             for each in (self.client, self.server):
                 with suppress(OSError):
@@ -43,14 +43,14 @@ class _Connection:
 
 
 class Proxy:
-    """Forwards what connects to `listen` to `target`, until a fault is asked for. Close it, or use a `with` block."""
+    """Forwards connections to `listen` to `target`, and makes faults on request. Close it, or use it in a `with` block."""
 
     def __init__(self, listen: Address, target: Address, rewrite: tuple[bytes, bytes] | None = None) -> None:
         if rewrite is not None and len(rewrite[0]) != len(rewrite[1]):
             raise ValueError("what is rewritten must keep its length")
         self.listen: Final = listen
         self.connections_cut = 0
-        """How many connections were cut in mid-frame so far."""
+        """The number of connections that were cut in mid-frame so far."""
         self._target = target
         self._rewrite = rewrite
         self._connections: set[_Connection] = set()
@@ -71,26 +71,26 @@ class Proxy:
         self.close()
 
     def close(self) -> None:
-        """Ends everything."""
+        """Reset all connections and stop listening."""
         self._closed = True
         self._reset_all()
         self._server.close()
 
     def go_away(self) -> None:
-        """Connections are reset, new ones are reset at once."""
+        """Reset all connections, and close new ones at once."""
         self._refuses = True
         self._reset_all()
 
     def stand_still(self) -> None:
-        """Nothing is forwarded, and nobody is told."""
+        """Forward nothing, and leave all connections open."""
         self._stands_still = True
 
     def delay(self, seconds: float) -> None:
-        """Each piece of data is forwarded so much later."""
+        """Forward each piece of data this much later."""
         self._delay_s = seconds
 
     def cut(self) -> None:
-        """The next data of each connection is forwarded in half, then the connection is reset. A single byte has no half."""
+        """Forward half of the next data of each connection, then reset the connection. A single byte is forwarded as it is."""
         self._cuts = True
 
     def heal(self) -> None:
@@ -162,7 +162,7 @@ class Proxy:
         connection.reset()
 
     def _count_cut(self, connection: _Connection) -> None:
-        with self._lock:  # the answer to the first half may be cut as well
+        with self._lock:  # both directions may be cut: the connection counts once
             self.connections_cut += not connection.is_cut
             connection.is_cut = True
 
@@ -174,7 +174,7 @@ class Proxy:
 
 
 def _rewritten(data: bytes, rewrite: tuple[bytes, bytes] | None) -> tuple[bytes, bytes]:
-    """What may be forwarded, and a tail that may be the beginning of the text to be rewritten."""
+    """Return the data to forward, and a tail to hold back: it may be the beginning of the text to replace."""
     if rewrite is None:
         return data, b""
     old, new = rewrite

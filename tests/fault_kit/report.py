@@ -1,4 +1,4 @@
-"""What a run says in the end: for people as lines, for programs as JSON."""
+"""The report of a run: as text lines for people, as JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Report", "ReportedGap", "Struck"]
 
 @dataclass(slots=True, kw_only=True)
 class Struck:
-    """A fault that was struck: when (seconds of the epoch), with how many changes on their way (-1: not known).
+    """A fault that was struck, its time in seconds since the epoch, and the changes in flight at that time (-1: not known).
 
-    `broken`: how often it broke what its kind counts (COUNTED); None where nothing is counted.
+    `broken`: the count of what it broke, for the kinds in COUNTED; None for other kinds.
     """
 
     fault: Fault
@@ -31,7 +31,7 @@ class Struck:
 
     @property
     def in_flight(self) -> int:
-        """Changes that were not acknowledged on the data topic just then."""
+        """The number of changes that were not on the data topic yet when the fault was struck."""
         return max(0, self.before_events_topic) + max(0, self.before_data_topic)
 
     def line(self) -> str:
@@ -43,7 +43,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedGap:
-    """A gap of the node of this number: how many of its changes it covers, and how many of these are on no events topic."""
+    """A gap of a node. `changes`: how many changes it covers; `missing`: how many of these are on no events topic."""
 
     gap: Gap
     node: int
@@ -61,9 +61,10 @@ class ReportedGap:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Figures and findings. `failure` is set when the run itself could not be finished.
+    """Figures and differences of a run. `failure` is set when the run itself could not be finished.
 
-    `left_out`: which kinds this cluster cannot be struck by, and why. `instances`: how many the connector has. `source_restarts`: how often `sources restart` was needed, for Pulsar gave the instance up or its port was taken.
+    `left_out`: the kinds that are not possible with this cluster, with reasons. `instances`: how many instances the connector has.
+    `source_restarts`: how often `sources restart` was needed, because Pulsar had given up an instance or its port was taken.
     """
 
     seed: int
@@ -91,7 +92,7 @@ class Report:
 
     @property
     def differences(self) -> list[str]:
-        """Everything that is not as it must be, the events first."""
+        """All differences, first those of events, then those of tables."""
         return [*self.event_differences, *(line for table in self.tables for line in table.differences)]
 
     @property
@@ -100,11 +101,11 @@ class Report:
         return self.failure is None and not self.differences
 
     def kinds_with_changes_in_flight(self) -> Counter[str]:
-        """How many faults of each kind met unacknowledged changes."""
+        """By kind: how many faults were struck while changes were in flight."""
         return Counter(each.fault.kind.value for each in self.struck if each.in_flight > 0)
 
     def broken(self, kind: FaultKind) -> int:
-        """How often the strikes of a kind that counts broke something."""
+        """The sum of what the strikes of this kind broke, for the kinds in COUNTED."""
         return sum(each.broken or 0 for each in self.struck if each.fault.kind is kind)
 
     def as_json(self) -> str:
@@ -112,7 +113,7 @@ class Report:
         return json.dumps({**asdict(self), "good": self.is_good}, default=str, indent=1)
 
     def lines(self) -> list[str]:
-        """The end of a run for people."""
+        """The report as text lines."""
         records = sum(table.records for table in self.tables)
         repeated = sum(table.duplicates for table in self.tables)
         by_kind = Counter(each.fault.kind.value for each in self.struck)
@@ -143,7 +144,7 @@ class Report:
         return [f"{gaps}; {excused} rows differ by what is lost in them", *lines]
 
     def _broken_lines(self) -> list[str]:
-        """What strikes met that may meet nothing, and which of them did."""
+        """For each kind that may break nothing: what its strikes broke, and which strikes broke nothing."""
         lines = []
         for kind, what in COUNTED.items():
             struck = [each for each in self.struck if each.fault.kind is kind and each.broken is not None]

@@ -1,4 +1,4 @@
-"""A run from servers to verdict."""
+"""A whole run: start of the servers, faults under load, comparison, verdict."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ __all__ = ["RunOptions", "run_faults"]
 
 _SETTLE_S: Final = 600.0
 _COMPARISONS: Final = 4
-# Faults meet changes on their way. Who strikes while Cassandra is starting waits for it, but not for ever.
+# A strike waits until this number of statements is answered, so that changes are in flight. While Cassandra is starting, it
+# waits for this long at most.
 _ANSWERS: Final = 20
 _UNDER_WAY_S: Final = 120.0
 _WARM_UP_S: Final = 4.0
@@ -56,8 +57,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What can be chosen. `counts` says how many of each kind; `rate` is in statements a second, `pace_s` the mean pause
-    between two faults; `replay` is the command that runs it again."""
+    """The options of a run. `counts`: faults of each kind; `rate`: statements a second; `pace_s`: the mean pause between two
+    faults; `replay`: the command that repeats the run; `keep`: keep the servers' files of a good run, too."""
 
     seed: int
     counts: Mapping[FaultKind, int]
@@ -72,7 +73,7 @@ class RunOptions:
 
 
 def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Report:
-    """Run it all. What goes wrong is in the report; the run's folder is kept then, and says everything."""
+    """Do the whole run. The report has all failures and differences; with any of them, the whole folder of the run is kept."""
     counts, left_out = fitting(options.counts, nodes=options.nodes, cassandra=options.cassandra)
     for reason in left_out:
         say(reason)
@@ -111,7 +112,7 @@ class _Run:
 
     @property
     def _taken_away(self) -> set[str]:
-        """The tables whose events topic, or its subscription, was taken away."""
+        """The tables whose events topic, or its subscription, was removed by a fault."""
         kinds = {FaultKind.SUBSCRIPTION_REMOVED, FaultKind.TOPIC_DELETED}
         return {table_of(each.fault) for each in self.report.struck if each.fault.kind in kinds}
 
@@ -172,7 +173,7 @@ class _Run:
             self._judge(line, keeper)
 
     def _strike_all(self, line: FaultLine, workload: Workload) -> None:
-        """In the plan's order: a fault whose lane is busy holds up those behind it, so that a replay is the same."""
+        """Strike in the plan's order. A fault whose lane is busy delays the faults behind it, so that a replay has this order."""
         strikes = Strikes(line, lambda: workload.get_under_way(_ANSWERS, _UNDER_WAY_S), self._note)
         pools = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in sorted(set(LANES.values()))}
         running: dict[str, Future[None]] = {}
@@ -207,7 +208,7 @@ class _Run:
         self.say(f"{fault} {text}")
 
     def _settle(self, line: FaultLine) -> None:
-        """A line that does not settle has failed, and is compared all the same: what is missing says more."""
+        """Wait until the line settles. If it does not, the run has failed, but is compared all the same: the differences help."""
         if self.report.failure is not None:
             return
         try:
@@ -216,7 +217,7 @@ class _Run:
             self.report.failure = str(error)
 
     def _compare(self, line: FaultLine) -> None:
-        """Once more after a moment, for what differs: hints and batches may still be on their way."""
+        """Compare all tables. Repeat it after a moment if there are differences: hints and batches may still be in flight."""
         for attempt in range(1, _COMPARISONS + 1):
             with (
                 session_of(line) as session,
@@ -246,7 +247,7 @@ class _Run:
         return compare(shape, stored, folded, has_gaps=has_gaps)
 
     def _judge(self, line: FaultLine, keeper: SegmentKeeper) -> None:
-        """Cassandra's own reader against the events topics, node by node; the order of each key."""
+        """Compare Cassandra's own reader with the events topics, node by node, and check the order of each key."""
         report = self.report
         events = [event for table in TRACKED for event in self.events[table]]
         report.event_differences += unexplained(self.gaps, self._taken_away)

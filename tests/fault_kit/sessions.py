@@ -28,7 +28,7 @@ _CONNECT_S: Final = 300.0
 
 @contextmanager
 def open_session(contact: Contact, profile: ExecutionProfile) -> Iterator[Session]:
-    """A session that is waited for: a node that has just come back may be slow to answer on a busy machine."""
+    """A session; the connection is retried, because a node that has just started may answer slowly on a busy machine."""
     cluster = Cluster(
         contact.addresses,
         port=contact.port,
@@ -62,7 +62,10 @@ def session_of(line: FaultLine) -> Iterator[Session]:
 
 
 def make_tables_and_start_agents(line: FaultLine, statements: Sequence[str]) -> None:
-    """With topics that keep everything. Raises FaultRunError when an agent ends by itself."""
+    """Execute the statements and start all agents, with topics that keep all messages.
+
+    Raises FaultRunError when an agent ends by itself.
+    """
     line.retain_everything()
     with session_of(line) as session:
         for statement in statements:
@@ -73,7 +76,7 @@ def make_tables_and_start_agents(line: FaultLine, statements: Sequence[str]) -> 
 
 
 def host_id(line: FaultLine, node: CassandraNode) -> str:
-    """How agents name the node."""
+    """The node's host id, by which agents name the node."""
     policy = WhiteListRoundRobinPolicy([node.address])
     profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_TIMEOUT_S)
     with open_session(replace(line.contact, addresses=[node.address]), profile) as session:

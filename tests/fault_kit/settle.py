@@ -1,4 +1,4 @@
-"""Waits until a line that nobody breaks any more has nothing left to do."""
+"""Waits until a line without faults has nothing left to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DONE: Final = ("lag_bytes", "inflight_events", "parked")
 
 
 def settle(line: FaultLine, timeout_s: float) -> None:
-    """Returns when agents and connector have acknowledged everything, and no node holds hints. Raises FaultRunError."""
+    """Wait until agents and connector have acknowledged everything, and no node holds hints. Raises FaultRunError."""
     deadline = time.monotonic() + timeout_s
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < _QUIET_S:
@@ -60,7 +60,7 @@ def _why_busy(line: FaultLine) -> str | None:
 
 
 def waiting_messages(admin_url: str) -> dict[str, int]:
-    """How many messages of each events topic the connector has not acknowledged. Raises httpx.HTTPError and KeyError."""
+    """By events topic: the messages that the connector has not acknowledged. Raises httpx.HTTPError and KeyError."""
     found: dict[str, int] = {}
     with httpx.Client(timeout=_TIMEOUT_S) as client:
         topics = client.get(f"{admin_url}/admin/v2/persistent/public/default/partitioned")

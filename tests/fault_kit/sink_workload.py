@@ -1,4 +1,4 @@
-"""The seeded load of a run that looks at sinks: what takes rows away, in every way that Cassandra has."""
+"""The seeded load of a run with sinks: statements that remove rows in every way that Cassandra has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FLAT_TABLE", "KEYSPACE", "LONGEST_TTL_S", "RECREATED_TABLE", "TABLES
 
 KEYSPACE: Final = "faults"
 FLAT_TABLE: Final = "flat"
-"""Its types are those that Pulsar's JDBC sink takes."""
+"""The table with only types that Pulsar's JDBC sink accepts."""
 RECREATED_TABLE: Final = "again"
 _CELLS: Final = "cells"
 TABLES: Final = (FLAT_TABLE, _CELLS, RECREATED_TABLE)
@@ -30,7 +30,7 @@ LONGEST_TTL_S: Final = 30
 
 _DEFAULT_TTL_S: Final = 20
 _LAST: Final = 99
-"""The partition of the rows that stay."""
+"""The partition of the rows that no statement removes."""
 _TIMEOUT_S: Final = 10.0
 _SCHEMA_TIMEOUT_S: Final = 60.0
 _DONE_S: Final = 600.0
@@ -56,9 +56,9 @@ def table_statements(nodes: int) -> list[str]:
 
 
 class SinkWorkload:
-    """Writes `rate` statements a second, in a thread. A statement that fails is left: what became of it, SELECT says.
+    """Writes `rate` statements a second, in a thread. A failed statement is not repeated: SELECT shows if it was applied.
 
-    `truncate` and `recreate` are for the thread that strikes faults: they repeat until every node has done it.
+    `truncate` and `recreate` are for the thread that strikes faults. They repeat their statement until it succeeds.
     """
 
     def __init__(self, contact: Contact, seed: int, *, rate: float) -> None:
@@ -75,23 +75,23 @@ class SinkWorkload:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Raises what ended the thread before its time."""
+        """Stop the load. Raises the error that ended the thread early."""
         self._stop.set()
         self._pool.shutdown()
         if self._running is not None:
             self._running.result()
 
     def truncate(self, table: str) -> None:
-        """All rows of a table go, while others are written."""
+        """Truncate a table while it is written to."""
         self._until_done(f"TRUNCATE {KEYSPACE}.{table}")
 
     def recreate(self) -> None:
-        """A table is dropped and made again, while it is written to."""
+        """Drop RECREATED_TABLE and create it again, while it is written to."""
         self._until_done(f"DROP TABLE IF EXISTS {KEYSPACE}.{RECREATED_TABLE}")
         self._until_done(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.{RECREATED_TABLE} {_FLAT}")
 
     def write_last_rows(self) -> None:
-        """A row in each table that stays, for all others may have gone in the end."""
+        """Write a row that stays to each table, because all other rows may have expired or been deleted in the end."""
         for table in (FLAT_TABLE, RECREATED_TABLE):
             self._until_done(f"INSERT INTO {KEYSPACE}.{table} (pk, ck, n, v) VALUES ({_LAST}, 'last', 1, 'stays')")
         self._until_done(
@@ -99,7 +99,7 @@ class SinkWorkload:
         )
 
     def _until_done(self, statement: str) -> None:
-        """Raises FaultRunError when no attempt succeeds."""
+        """Execute a statement until it succeeds. Raises FaultRunError after too long."""
 
         def is_done() -> bool:
             try:
@@ -159,7 +159,7 @@ def _flat(chance: random.Random) -> str:
 
 
 def _cells(chance: random.Random) -> str:
-    """A statement on the table of static columns and collections, whose rows go by themselves."""
+    """A statement on the table of static columns and collections, whose rows expire by a default TTL."""
     table = f"{KEYSPACE}.{_CELLS}"
     number, pk, ck = chance.randrange(10**6), chance.randrange(4), chance.randrange(6)
     where = f"WHERE pk = {pk} AND ck = {ck}"

@@ -1,4 +1,4 @@
-"""What keyed sinks have in the end, beside Cassandra: faults, truncations and new lives strike a table whose rows come and go.
+"""Compares keyed sinks with Cassandra after faults, truncations and drops of tables whose rows are written and removed.
 
 SELECT == mirror == last record of each key of `rows-` == replayed `changes-` == a JDBC sink's table == folded data topic
 """
@@ -50,7 +50,7 @@ _SETTLE_S: Final = 600.0
 _COMPARISONS: Final = 4
 _SINK_S: Final = 180.0
 _LATE_S: Final = 5.0
-# Faults between two truncations, and between two lives of a table.
+# Faults between two truncations, and between two drops of a table, which is created again.
 _TRUNCATION_EVERY: Final = 3
 _LIFE_EVERY: Final = 5
 
@@ -59,7 +59,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """`faults`: how many strike; `rate`: statements a second."""
+    """`faults`: the number of faults; `rate`: statements a second."""
 
     seed: int
     folder: Path
@@ -70,7 +70,8 @@ class SinkOptions:
 
 @dataclass(slots=True, kw_only=True)
 class SinkReport:
-    """`wrong` has a line for each difference. `failed`: runs of Spark that ended with an error, which the next one repeats."""
+    """`wrong` has a line for each difference. `failed_runs`: runs of Spark that ended with an error; the next run repeats them.
+    `lives`: how often a table was dropped and created again."""
 
     seed: int
     faults: int = 0
@@ -86,11 +87,11 @@ class SinkReport:
 
     @property
     def is_good(self) -> bool:
-        """Everything is equal, and there was something to compare."""
+        """Whether everything is equal, and there was something to compare."""
         return not self.wrong and all(self.rows.values()) and self.sent > 0 and self.runs > 0
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text lines."""
         return [
             f"seed {self.seed}: {self.faults} faults, {self.truncations} truncations, {self.lives} times dropped and made again;"
             f" {self.sent} statements, {self.failed_statements} failed",
@@ -101,7 +102,8 @@ class SinkReport:
 
 
 def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
-    """Start everything, strike, publish, compare, and end. Raises FaultRunError, SandboxError when something does not come up."""
+    """Start everything, strike faults, publish, compare, and stop. Raises FaultRunError and SandboxError when a part does not
+    start."""
     report = SinkReport(seed=options.seed)
     shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
     options.folder.mkdir(parents=True)
@@ -121,13 +123,13 @@ def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
             report.sent, report.failed_statements = workload.sent, workload.failed
             spark.stop()
             settle(line, _SETTLE_S)
-            time.sleep(LONGEST_TTL_S + _LATE_S)  # until then rows go by themselves
+            time.sleep(LONGEST_TTL_S + _LATE_S)  # until then rows expire
             _compare(line, spark, options, report, say)
     return report
 
 
 class _SparkRuns:
-    """Mirrors with their change logs, and what is published of them: again and again in a thread, and once more at the end."""
+    """Updates the mirrors and their change logs, and publishes both, again and again in a thread and on request."""
 
     def __init__(self, line: FaultLine, folder: Path, report: SinkReport, say: Say) -> None:
         self._line: Final = line
@@ -154,7 +156,7 @@ class _SparkRuns:
                 self._session.stop()
 
     def stop(self) -> None:
-        """End the thread after its run. Raises what ended it before."""
+        """End the thread after its current run. Raises the error that ended it earlier."""
         self._stop.set()
         self._pool.shutdown()
         if self._running is not None:
@@ -170,7 +172,7 @@ class _SparkRuns:
                     self._say(f"{table}: {str(error).splitlines()[0][:300]}")
 
     def bring_up(self, table: str) -> None:
-        """The mirror, its change log and both topics are at the data topic's end."""
+        """Bring the mirror, its change log and both topics to the data topic's end."""
         assert self._session is not None
         pulsar = self._line.sandbox.pulsar
         options = {
@@ -185,7 +187,7 @@ class _SparkRuns:
         self._report.runs += 1
 
     def rows(self, shape: TableShape) -> Rows:
-        """Of the mirror."""
+        """The rows of the mirror."""
         assert self._session is not None
         rows = self._session.read.format("delta").load(str(self._folder / f"mirror-{shape.name}" / "rows"))
         return mirrored(shape, [each.asDict(recursive=True) for each in rows.collect()])
@@ -210,7 +212,7 @@ def _strike(line: FaultLine, workload: SinkWorkload, options: SinkOptions, repor
 
 
 def _compare(line: FaultLine, spark: _SparkRuns, options: SinkOptions, report: SinkReport, say: Say) -> None:
-    """Once more after a moment, for what differs: hints may still be on their way."""
+    """Compare all tables. Repeat it after a moment if there are differences: hints may still be in flight."""
     for attempt in range(1, _COMPARISONS + 1):
         settle(line, _SETTLE_S)
         for table in TABLES:
@@ -252,7 +254,7 @@ def _compare_table(topics: TopicReader, shape: TableShape, stored: Stored, mirro
 
 
 def _sink_differences(line: FaultLine, flat: Rows, folder: Path) -> list[str]:
-    """Of Pulsar's own JDBC sink, which reads `rows-` from its beginning."""
+    """The differences of Pulsar's own JDBC sink, which reads `rows-` from its beginning."""
     wanted = sorted((*pk, *ck, *row.values()) for (pk, ck), row in flat.items())
     topic = f"rows-{KEYSPACE}.{FLAT_TABLE}"
     with jdbc_sink(line.sandbox.pulsar, topic, _COLUMNS, ("pk", "ck"), folder) as rows:

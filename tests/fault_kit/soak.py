@@ -1,4 +1,4 @@
-"""The long run: load without faults, and what each process holds over time. Flat is good."""
+"""The long run: load without faults, and the memory, open files and threads of each process over time."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.fault_kit.workload import Workload
 __all__ = ["OURS", "Sample", "SoakOptions", "SoakReport", "backlog", "growth", "run_soak"]
 
 OURS: Final = ("agent", "connector child", "connector host")
-"""The processes that must not grow; those of Cassandra and Pulsar are shown beside them."""
+"""The processes that must not grow. Those of Cassandra and Pulsar are only shown."""
 
 _SETTLE_S: Final = 600.0
 _HAS_TTL: Final = "short_lived"
-# A process may grow by so much from the second quarter of the run to the last: caches fill, allocators keep pages.
+# A process may grow by this share from the second quarter of the run to the last: caches fill, allocators keep pages.
 _ALLOWED_SHARE: Final = 0.15
 _ALLOWED_LAG_S: Final = 10.0
 _ALLOWED_WAITING: Final = 1_000.0
@@ -58,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
-    """What can be chosen; `sample_s` is how often is looked."""
+    """The options of a run. `sample_s`: seconds between two samples."""
 
     seed: int
     minutes: float
@@ -69,7 +69,7 @@ class SoakOptions:
 
 @dataclass(slots=True)
 class SoakReport:
-    """What was measured. `lag_s` and `waiting` are pairs with the seconds since the start."""
+    """The measurements. `lag_s`, `waiting` and `load` are pairs: seconds since the start, and the value."""
 
     seed: int
     minutes: float
@@ -88,7 +88,7 @@ class SoakReport:
 
 
 def run_soak(options: SoakOptions, *, on_progress: Progress, say: Callable[[str], None]) -> SoakReport:
-    """Run it. Samples are written as they come, so that a run which is cut short leaves them."""
+    """Do the whole run. Samples are written at once, so that a run that ends early leaves them."""
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
     report = SoakReport(seed=options.seed, minutes=options.minutes)
@@ -119,7 +119,7 @@ def _load(line: FaultLine, options: SoakOptions, report: SoakReport, say: Callab
     with session_of(line) as session, TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
         for table in TRACKED:
             if table == _HAS_TTL:
-                continue  # what expires is the fault runs' business
+                continue  # expiry is checked by the fault runs
             shape = table_shape(session, KEYSPACE, table)
             records = topics.data_records(f"persistent://public/default/data-{KEYSPACE}.{table}")
             found = compare(shape, select_all(session, KEYSPACE, shape), fold(shape, records))
@@ -181,7 +181,7 @@ def _process(pid: int) -> psutil.Process | None:
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
-    """What grew in our processes from the second quarter of the run to its last, beyond what is allowed; in words."""
+    """Describe what grew more than allowed in our processes, from the second quarter of the run to the last."""
     end_s = max((sample.at_s for sample in samples), default=0.0)
     found: list[str] = []
     for process in OURS:
@@ -199,7 +199,7 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 def backlog(report: SoakReport) -> list[str]:
-    """Whether the line fell behind from the second quarter of the run to its last, beyond what is allowed; in words."""
+    """Describe lag and backlog that grew more than allowed, from the second quarter of the run to the last."""
     found: list[str] = []
     for what, pairs, allowed in (
         ("the agent's lag in seconds", report.lag_s, _ALLOWED_LAG_S),

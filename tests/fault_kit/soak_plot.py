@@ -14,7 +14,7 @@ _PROCESSES = {"rss_mib": "resident memory, MiB", "open_files": "open files", "th
 
 
 def plot_soak(report: SoakReport, file: Path) -> None:
-    """Writes the PNG. Raises ConfigError where matplotlib is not installed."""
+    """Write the PNG. Raises ConfigError if matplotlib is not installed."""
     try:
         import matplotlib as mpl
 

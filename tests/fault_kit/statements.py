@@ -1,4 +1,4 @@
-"""Random statements on the workload's tables: the same sequence for the same seed."""
+"""Random statements on the workload's tables: the same seed gives the same sequence, apart from timestamps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.fault_kit.tables import ALL_TYPES, KEYSPACE, RECREATED_FORMS, create_
 __all__ = ["GIVEN_TIME_MARK_US", "SHORT_TTL_S", "Statement", "StatementWriter"]
 
 GIVEN_TIME_MARK_US: Final = 777
-"""Timestamps that a statement gives end so; the driver's own hardly ever do."""
+"""The last three digits of timestamps that statements give, in microseconds. The driver's own timestamps hardly ever have them."""
 
 SHORT_TTL_S: Final = (2, 8)
-"""What is written with a short TTL lives so many seconds, from and to."""
+"""The least and the greatest short TTL, in seconds."""
 
 _PARTITIONS: Final = 24
 _ROWS: Final = 12
@@ -25,14 +25,14 @@ _ROWS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """CQL of one change. One of the schema waits until everything before it is answered, as a careful user would."""
+    """CQL of one change. A schema change waits until all statements before it are answered, as a careful user does."""
 
     cql: str
     is_schema: bool = False
 
 
 class StatementWriter:
-    """Draws one statement after the other. `schema_every` is about how many lie between two changes of the schema."""
+    """Draws one statement after the other. `schema_every`: about how many statements are between two schema changes."""
 
     def __init__(self, seed: int, *, has_vectors: bool, schema_every: int = 1200) -> None:
         self._rng = random.Random(f"statements {seed}")
@@ -70,7 +70,7 @@ class StatementWriter:
         return Statement(cql=create_recreated(self._recreated), is_schema=True)
 
     def closing(self) -> list[Statement]:
-        """A last row for each table, so that the end can be seen on each topic."""
+        """A last row for each table, which marks the end on each topic."""
         statements = [
             "UPDATE {k}.everything SET v_int = 1 WHERE pk = -1 AND ck = -1",
             "INSERT INTO {k}.keyed (a, b, c, d, e, f, n) VALUES ('', 0, '2000-01-01', 0, 0, '::1', 1)",
@@ -92,7 +92,7 @@ class StatementWriter:
         return self._rng.randrange(_ROWS)
 
     def _using(self) -> str:
-        """Mostly nothing; now and then a timestamp of some seconds ago or ahead, or a long TTL."""
+        """Mostly nothing; sometimes a timestamp of some seconds ago or ahead, or a long TTL."""
         choice = self._rng.random()
         if choice < 0.1:
             return f" USING {self._timestamp()}"

@@ -1,4 +1,4 @@
-"""How each kind of fault is done, and undone. Each returns when the fault is over; what it broke may still be recovering."""
+"""Makes and ends each kind of fault. A strike returns when the fault is over; the struck parts may still be recovering."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _STOP_S: Final = 180.0
 _CLOCK_STEPS_S: Final = (-3600.0, -61.0, -0.5, 0.5, 61.0, 3600.0)
 _LATE_S: Final = 0.15
 _LOOK_S: Final = 0.1
-# More than what the agent begins to off-load at, and Cassandra still takes writes.
+# The share of `cdc_raw` at which the agent has begun to off-load, and Cassandra still accepts writes.
 _NEARLY_FULL: Final = 0.8
 _FINISHED_SEGMENTS: Final = 3
 _SPILL_S: Final = 60.0
 
-# Longer than the Cassandra driver leaves a connection idle, and than a source takes on a busy machine to come back that was
-# killed just before.
+# Longer than the Cassandra driver leaves a connection idle, and longer than a source that was just killed takes to come back on
+# a busy machine.
 _CUT_S: Final = 300.0
 
-# Pulsar's producers look once a minute how many partitions a topic has.
+# Pulsar's producers check once a minute how many partitions a topic has.
 _NOTICED_S: Final = 150.0
 _MOST_ADDED: Final = 3
 
 _UNLOADS: Final = 4
 
-# The connector asks for a level that was refused again after a minute; what it counts is told every 5 s.
+# The connector uses a refused level again after a minute. It reports its counts every 5 s.
 _REFUSED_S: Final = 120.0
 
 _TRUNCATE_S: Final = 60.0
@@ -59,15 +59,15 @@ Strike = Callable[[Fault], int | None]
 
 
 def table_of(fault: Fault) -> str:
-    """Whose events topic is struck. Not the one that is dropped and created again: a gap names the table by the id that it has then;
-    and none that is truncated."""
+    """The table whose events topic is struck. Tables that are dropped and created again are left out, because a gap has only the
+    table's id at that time. Truncated tables are left out, too: see TRUNCATED."""
     tables = [table for table in TRACKED if table not in {RECREATED, *TRUNCATED}]
     return tables[int(fault.choice * len(tables))]
 
 
 class Strikes:
-    """Strikes faults at a line. `before_strike` returns when changes are on their way, `on_strike` is told each fault as it
-    happens."""
+    """Strikes faults at a line. `before_strike` returns when changes are in flight; `on_strike` is called with each fault when it
+    strikes."""
 
     def __init__(
         self, line: FaultLine, before_strike: Callable[[], None], on_strike: Callable[[Fault, str], None]
@@ -109,9 +109,9 @@ class Strikes:
         }
 
     def strike(self, fault: Fault) -> int | None:
-        """Do it, and undo it. How often it broke something, where its kind counts that (COUNTED).
+        """Make the fault and end it. Return the count of what it broke, for the kinds in COUNTED.
 
-        Raises SandboxError and FaultRunError when something does not come back.
+        Raises SandboxError and FaultRunError when a part does not come back.
         """
         return self._strikes[fault.kind](fault)
 
@@ -132,7 +132,7 @@ class Strikes:
             agent.kill()
             time.sleep(fault.length_s)
             agent.launch()
-            # Sometimes the next fault meets an agent that has just begun to start.
+            # In the other cases the next fault may strike an agent that is still starting.
             if fault.choice < 0.7:
                 self._line.wait_for_agent(agent)
 
@@ -144,7 +144,7 @@ class Strikes:
             time.sleep(fault.length_s)
             agent.launch()
             self._line.wait_for_agent(agent)
-        if code not in {0, -signal.SIGTERM, -signal.SIGKILL}:  # the signal may have come before it was ready for it
+        if code not in {0, -signal.SIGTERM, -signal.SIGKILL}:  # the signal may have come before its handler was set
             raise SandboxError(f"an agent ended with exit code {code} at SIGTERM:\n{agent.log_tail()}")
 
     def _kill_connector(self, fault: Fault, find: Callable[[], list[psutil.Process]]) -> None:
@@ -156,7 +156,7 @@ class Strikes:
                 return bool(found)
 
             wait_for(is_there, f"{fault.kind}: the process is there", _START_S)
-            # Also while it starts, and at any moment of its work.
+            # The kill may come while the process starts, or at any moment of its work.
             time.sleep(fault.length_s)
             self._struck(fault)
             with suppress(psutil.NoSuchProcess):
@@ -179,7 +179,7 @@ class Strikes:
             node.start()
 
     def _restart_all(self, fault: Fault) -> None:
-        """Everything is killed at once; what the target names first comes first, and the next when it is half up."""
+        """Kill everything at once, and start it in the order of the target."""
         line = self._line
         with self._connector_lock, line.pulsar_lock:
             for lock in (*self._agent_locks, *self._server_locks):
@@ -214,7 +214,7 @@ class Strikes:
         threads = [threading.Thread(target=start, args=(part,)) for part in fault.target.split("-")]
         for thread in threads:
             thread.start()
-            # Half of the time one after the other, half of the time a moment apart.
+            # For half of the faults, wait until a part has started. For the others, start the next part a moment later.
             thread.join(None if fault.choice < 0.5 else fault.length_s)
         for thread in threads:
             thread.join()
@@ -222,7 +222,7 @@ class Strikes:
             raise failure
 
     def _stand_still(self, fault: Fault) -> None:
-        self._pids(fault)  # waited for, when it is starting
+        self._pids(fault)  # waits for a process that is starting
         self._struck(fault)
         pids = self._pids(fault)
         for pid in pids:
@@ -268,7 +268,7 @@ class Strikes:
         self._heal(fault)
 
     def _network_cut(self, fault: Fault) -> int:
-        """Until one was cut: a connection may be idle for a while."""
+        """Cut connections, and wait until at least one was cut, because a connection may be idle for a while."""
         proxies = self._line.proxies[fault.target]
         before = sum(proxy.connections_cut for proxy in proxies)
         self._struck(fault)
@@ -291,7 +291,10 @@ class Strikes:
             time.sleep(fault.length_s)
 
     def _fill_spill(self, fault: Fault) -> int:
-        """Of half of them every copy fails at its first byte, of the others in its middle; then they are made after all."""
+        """Make the copies of segments fail. For half of the faults they fail at the first byte, for the others in the middle.
+
+        Then wait until the copies have succeeded.
+        """
         agent, lock = self._agent(fault)
         limit = NO_BYTES if fault.choice < 0.5 else HALF_A_SEGMENT
         (to_pulsar,) = self._line.proxies["agent-pulsar"]
@@ -314,7 +317,8 @@ class Strikes:
         return failed
 
     def _wait_for_failed_moves(self, agent: AgentProcess, before: int) -> int:
-        """How many there are; one at least, unless it takes too long: the agent looks every second, and less often when busy."""
+        """Wait for a failed move, but not too long, and return how many failed. The agent looks every second, or less often when
+        it is busy."""
         deadline = time.monotonic() + (_SPILL_S if self._line.spill is not None else 0.0)
         while (failed := failed_moves(agent) - before) == 0 and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -328,7 +332,7 @@ class Strikes:
                 time.sleep(fault.length_s)
 
     def _disturb_index(self, fault: Fault) -> None:
-        self._before_strike()  # what it puts back must not have grown old
+        self._before_strike()  # before it reads the index, so that it does not restore outdated content
         disturb_index(self._cdc_raw(fault), fault.kind, fault.length_s, lambda text: self._on_strike(fault, text))
 
     def _step_clock(self, fault: Fault) -> None:
@@ -348,7 +352,7 @@ class Strikes:
         topic.wait_until_whole()
 
     def _delete_topic(self, fault: Fault) -> None:
-        """What it has is kept for the oracle; what comes to it between that and the deletion is lost, as a gap must say."""
+        """Delete the topic. Its events are read just before, for the oracle. Later events are lost, and a gap must report them."""
         topic = EventsTopicAdmin(self._line, table_of(fault))
         topic.wait_until_whole()
         self._end_connector(fault)
@@ -359,7 +363,7 @@ class Strikes:
         topic.wait_until_whole()
 
     def _unload(self, fault: Fault) -> int:
-        """At random moments, each time a bundle or a partition of an events topic. How often Pulsar did it."""
+        """Unload a bundle or a partition of an events topic, several times at random moments. Return how often Pulsar did it."""
         drawn = random.Random(fault.choice)
         with self._connector_lock:
             self._struck(fault)
@@ -370,7 +374,7 @@ class Strikes:
             return unloaded
 
     def _add_partitions(self, fault: Fault) -> int:
-        """From when the producers notice it, later records of a key may stand in another partition than earlier ones."""
+        """Add partitions. When the producers notice them, later records of a key may be in another partition than earlier ones."""
         topic = DataTopicAdmin(self._line, PARTITIONED[int(fault.choice * len(PARTITIONED))])
         before = topic.partitions()
         after = before + 1 + int(fault.choice * 100 % 1 * _MOST_ADDED)
@@ -379,17 +383,19 @@ class Strikes:
         return topic.wait_for_records(range(before, after), _NOTICED_S)
 
     def _disallow_levels(self, fault: Fault) -> int:
-        """Half of the time the higher level only, half of the time that of all other reads too. What is refused is left out for a
-        minute, so that it may take so long until it is asked for."""
+        """Disallow the level ALL, and for half of the faults also LOCAL_QUORUM, the level of all other reads.
+
+        The connector does not use a refused level for a minute, so it may take that long until a read is refused.
+        """
         levels = ("ALL",) if fault.choice < 0.5 else ("ALL", "LOCAL_QUORUM")
         self._struck(fault, ", ".join(levels))
         known, refused = self._refused(), 0.0
         deadline = time.monotonic() + _REFUSED_S
         while not refused and time.monotonic() < deadline:
-            self._set_disallowed(fault, levels)  # again: a node that was started anew has forgotten it
+            self._set_disallowed(fault, levels)  # set each time, because a node forgets it at a restart
             time.sleep(fault.length_s)
             before, known = known, self._refused()
-            refused += max(0.0, known - before)  # it is less than before where an instance was started anew
+            refused += max(0.0, known - before)  # the count is less than before if an instance was restarted
         wait_for(lambda: self._set_disallowed(fault, ()), f"{', '.join(levels)}: allowed again", _START_S)
         return int(refused)
 
@@ -400,7 +406,7 @@ class Strikes:
             return 0.0
 
     def _set_disallowed(self, fault: Fault, levels: Sequence[str]) -> bool:
-        """False where the node is away."""
+        """Set the guardrail. Return False if the node does not answer."""
         try:
             self._line.sandbox.nodes[fault.node - 1].disallow_read_levels(*levels)
         except SandboxError:
@@ -408,7 +414,7 @@ class Strikes:
         return True
 
     def _stop_replica(self, fault: Fault) -> None:
-        """Longer than the others take it for alive."""
+        """Stop the node for so long that the other nodes mark it as down."""
         pid = self._line.sandbox.nodes[fault.node - 1].pid
         self._struck(fault)
         self._line.signal(pid, signal.SIGSTOP)
@@ -416,7 +422,7 @@ class Strikes:
         self._line.signal(pid, signal.SIGCONT)
 
     def _truncate(self, fault: Fault) -> int:
-        """A node that has done it while another one was away does it again."""
+        """Truncate until all nodes have done it. If a node was away, the others truncate again. Return the rows that were there."""
         table = TRUNCATED[int(fault.choice * len(TRUNCATED))]
         self._struck(fault, table)
         rows: list[int] = []
@@ -436,18 +442,18 @@ class Strikes:
         return max(rows)
 
     def _end_connector(self, fault: Fault) -> None:
-        """Half of the time the topic goes while the connector is down."""
+        """Kill the connector for half of the faults, so that the topic or its subscription is removed while the connector is down."""
         if fault.choice * 100 % 1 < 0.5:
             for host in self._line.hosts():
                 with suppress(psutil.NoSuchProcess):
                     host.kill()
 
     def _two_agents(self, fault: Fault) -> None:
-        """It must be kept out, wherever its working directory is."""
+        """Start a second agent of the node. It must not read, in the same working directory or in its own."""
         agent, lock = self._agent(fault)
         node = self._line.sandbox.nodes[fault.node - 1]
         with lock:
-            self._line.wait_for_agent(agent)  # else the second one could be the first
+            self._line.wait_for_agent(agent)  # otherwise the second agent could take the first one's place
             self._second_agents += 1
             directory = self._line.folder / f"second-agent-{self._second_agents}"
             shares = fault.choice < 0.5
@@ -467,12 +473,12 @@ class Strikes:
 
 
 def _drawn(fault: Fault, processes: list[psutil.Process]) -> list[psutil.Process]:
-    """The one of several instances that the fault strikes; none where there is none."""
+    """The process of the instance that the fault strikes, as a list; empty if no process runs."""
     return [processes[int(fault.choice * len(processes))]] if processes else []
 
 
 def _waits(agent: AgentProcess) -> bool:
-    """Whether an agent says that it waits for another one. Raises SandboxError when it ended instead."""
+    """Whether the agent's log says that it waits for another agent. Raises SandboxError when it ended instead."""
     if not agent.running:
         raise SandboxError(f"the second agent of a node ended instead of waiting:\n{agent.log_tail()}")
     return "another agent reads" in agent.log_tail()

@@ -1,4 +1,4 @@
-"""The workload's tables: all types, keys of many types, statics, counters, TTL, evolutions, and one table without CDC."""
+"""The workload's tables: all types, keys of many types, static columns, counters, TTLs, schema changes, and a table without CDC."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL_TYPES: Final[dict[str, str]] = {
     "frozen_set": "frozen<set<varint>>",
     "a_tuple": "tuple<int, text, tinyint>",
 }
-"""Columns of `everything`, whose user type and vector stand beside them; frozen and multi-cell."""
+"""Columns of `everything`, frozen and multi-cell, without its columns of a user type and its vector."""
 
 RECREATED: Final = "recreated"
 """The table that is dropped and created again."""
@@ -55,17 +55,18 @@ TRACKED: Final = (
 """Tables with `cdc = true`."""
 
 PARTITIONED: Final = ("everything", "keyed", "clustered", "short_lived", RECREATED)
-"""Tables whose data topic has partitions: one at first. The others' are as Pulsar makes them by itself."""
+"""Tables whose data topic is created with one partition, and gets more. Pulsar creates the other tables' topics itself."""
 
 TRUNCATED: Final = ("only_keys", "mixed")
-"""Tables that are truncated. Nothing is written to them with a timestamp of its own: a row of which the timestamp is ahead stays on
-the data topic, as the contract says. Their events topics stay, since nobody knows of a truncation whose message is deleted."""
+"""Tables that are truncated. No statement writes to them with its own timestamp: by the contract, a row with a timestamp later
+than the truncation stays on the data topic. Their events topics are not deleted, because the message of a truncation would be
+lost."""
 
 UNTRACKED: Final = "untracked"
-"""A table without, which is written in batches together with `clustered`."""
+"""A table without CDC, which is written in batches together with tables with CDC."""
 
 RECREATED_FORMS: Final = ("v int", "v text, w set<int>", "v list<text>, x double")
-"""Columns of `recreated` behind its key, in turn."""
+"""The columns of `recreated` behind its key: each time it is created again, the next form is used."""
 
 _FORMS: Final[dict[str, str]] = {
     "keyed": "a text, b smallint, c date, d varint, e timestamp, f inet, v text, n int,"
@@ -83,7 +84,7 @@ _FORMS: Final[dict[str, str]] = {
 
 
 def schema_statements(nodes: int, *, has_vectors: bool) -> list[str]:
-    """CQL that makes the keyspace, replicated to all of so many nodes, and its tables."""
+    """CQL that creates the keyspace, with a replica on each of the nodes, and its tables."""
     columns = ", ".join(f"{name} {cql_type}" for name, cql_type in ALL_TYPES.items())
     vector = ", a_vector vector<float, 3>" if has_vectors else ""
     return [
@@ -97,7 +98,7 @@ def schema_statements(nodes: int, *, has_vectors: bool) -> list[str]:
 
 
 def role_statements(name: str, password: str) -> list[str]:
-    """CQL that lets a role read the keyspace, and nothing more."""
+    """CQL that creates a role that may only read the keyspace."""
     return [
         f"CREATE ROLE {name} WITH LOGIN = true AND PASSWORD = '{password}'",
         f"GRANT SELECT ON KEYSPACE {KEYSPACE} TO {name}",
@@ -105,6 +106,6 @@ def role_statements(name: str, password: str) -> list[str]:
 
 
 def create_recreated(turn: int) -> str:
-    """CQL that makes `recreated` for the so-manieth time."""
+    """CQL that creates `recreated`. `turn`: how often it was created before."""
     form = RECREATED_FORMS[turn % len(RECREATED_FORMS)]
     return f"CREATE TABLE {KEYSPACE}.{RECREATED} (id int PRIMARY KEY, {form}) WITH cdc = true"

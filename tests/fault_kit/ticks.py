@@ -1,4 +1,4 @@
-"""Ticks: clients that write a clock value to every row of a table, again and again, and know when each was answered."""
+"""Ticks: clients that write a clock value to each row of a table, again and again, and store when each write was answered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS: Final = 40
 
 
 def tick_statements(nodes: int) -> list[str]:
-    """CQL that makes the table, with a replica on every node."""
+    """CQL that creates the table, with a replica on every node."""
     return [
         f"CREATE KEYSPACE {_KEYSPACE} WITH replication ="
         f" {{'class': 'NetworkTopologyStrategy', 'datacenter1': {nodes}}}",
@@ -35,14 +35,14 @@ def tick_statements(nodes: int) -> list[str]:
 
 
 class Ticks:
-    """A client of each node, which coordinates at ONE: an answer means that one replica has the write, whichever."""
+    """A client for each node. The node coordinates at ONE: an answer means that at least one replica, any of them, has the write."""
 
     def __init__(self, contact: Contact, *, rate: float) -> None:
         """`rate`: writes a second of each client."""
         self._contact: Final = contact
         self._pause_s: Final = 1 / rate
         self._stop: Final = threading.Event()
-        # Of each row: when its writes were answered (nanoseconds of the epoch), in order, and what they were.
+        # By row: when its writes were answered (nanoseconds since the epoch), in order, and the values of these writes.
         self._answered: Final[dict[int, tuple[list[int], list[int]]]] = {}
         self._threads: Final = [
             threading.Thread(target=self._write, args=(number, address), daemon=True)
@@ -51,9 +51,9 @@ class Ticks:
         self.answered = 0
         self.failed = 0
         self.is_sure = True
-        """False from a failure of the only node until its client knows what was lost."""
+        """False from a failed write to the only node until the client has found which writes the node lost."""
         self.lost: Final[set[tuple[int, int]]] = set()
-        """Rows and values of writes that the only replica answered and lost: killed, it lacks what it had not synced."""
+        """Rows and values of writes that the only replica answered and then lost: a kill loses what was not synced."""
 
     def __enter__(self) -> Self:
         for each in self._threads:
@@ -71,7 +71,7 @@ class Ticks:
         """By row: the last value whose write was answered before this time."""
         found: dict[int, int] = {}
         for row, (times, values) in list(self._answered.items()):
-            # A client appends the value before the time.
+            # The client appends a value before its time, so each time has its value.
             count = bisect_left(times, time_ms * 1_000_000)
             if count:
                 found[row] = values[count - 1]
@@ -83,7 +83,7 @@ class Ticks:
             load_balancing_policy=WhiteListRoundRobinPolicy([address]),
             request_timeout=_TIMEOUT_S,
             consistency_level=ConsistencyLevel.ONE,
-            # A write that was not answered is never repeated: it would be another one with the same value.
+            # An unanswered write is never repeated: that would be a second write with the same value.
             retry_policy=FallthroughRetryPolicy(),
         )
         with suppress(NoHostAvailable), open_session(replace(self._contact, addresses=[address]), profile) as session:
@@ -110,7 +110,7 @@ class Ticks:
                 self._stop.wait(self._pause_s)
 
     def _looks_back(self, session: Session) -> bool:
-        """Find what the node has lost, before the rows are written again; False while it does not answer."""
+        """Find the writes that the node has lost, before the rows are written again. Return False if the node does not answer."""
         try:
             there = {row.pk: row.tick for row in session.execute(f"SELECT pk, tick FROM {_KEYSPACE}.{TABLE}")}
         except Exception:  # noqa: BLE001  # as above

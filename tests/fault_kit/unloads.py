@@ -1,4 +1,4 @@
-"""Pulsar unloads what it serves: a namespace's bundle, or a topic partition. All clients of it connect anew, in any order."""
+"""Lets Pulsar unload a namespace bundle or a topic partition. All its clients reconnect, in any order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _TIMEOUT_S: Final = 60
 
 
 def unload_something(line: FaultLine, drawn: random.Random) -> bool:
-    """A drawn bundle, as a load balancer does, or a drawn partition of an events topic. False where Pulsar did not do it:
-    something else may have stopped it."""
+    """Unload a random bundle, as a load balancer does, or a random partition of an events topic.
+
+    Return False if Pulsar did not do it, for example because another fault has stopped it.
+    """
     admin = f"{line.sandbox.pulsar.admin_url}/admin/v2"
     try:
         if drawn.random() < 0.5:

@@ -1,4 +1,4 @@
-"""The seeded load: a thread that writes statement after statement, whatever becomes of the servers."""
+"""The seeded load: a thread that writes statement after statement, also while servers are down."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _BURST: Final = 150
 _ANSWER_LOOK_S: Final = 0.002
 
 Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, ErrorMessage, OSError)
-"""What a statement may fail with while servers are broken. `ErrorMessage`: an answer that the driver has no class for, such as
-that of two nodes which do not know what became of a lease."""
+"""Errors of statements while servers are down. `ErrorMessage` is an answer for which the driver has no class, for example when
+two nodes do not know whether a lease was written."""
 
 
 class Workload:
-    """Writes `rate` statements a second, in a thread from `start` to `stop`. Statements may fail: the outcome of one that was
-    not answered is known to nobody, and the final SELECT says what became of it.
+    """Writes `rate` statements a second in a thread, while its `with` block runs or until `finish`.
 
-    `before_drop` is called before a table is dropped, with everything before it answered.
+    Statements may fail. The outcome of a statement without an answer is not known; the final SELECT shows it. `before_drop` is
+    called before a table is dropped, when all earlier statements are answered.
     """
 
     def __init__(
@@ -77,12 +77,15 @@ class Workload:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the thread before its time."""
+        """The error that ended the thread early."""
         return self._failure
 
     def get_under_way(self, answers: int, timeout_s: float) -> None:
-        """Writes without a pause; returns with changes on their way: when Cassandra has just answered so many statements
-        (others go on without a pause for a moment), or when the time is over, for it answers nobody."""
+        """Write without pauses, and return while changes are in flight.
+
+        It returns when Cassandra has answered this number of statements, and the thread writes without pauses for a moment longer.
+        If Cassandra does not answer, it returns when the time is over.
+        """
         deadline = time.monotonic() + timeout_s
         wanted = self._answered + answers
         while self._answered < wanted and time.monotonic() < deadline and self._thread.is_alive():
@@ -90,14 +93,14 @@ class Workload:
             time.sleep(_ANSWER_LOOK_S)
 
     def finish(self) -> None:
-        """Ends the load. Raises what the thread failed with."""
+        """End the load. Raises the error that ended the thread early."""
         self._stop.set()
         self._thread.join()
         if self._failure is not None:
             raise self._failure
 
     def write_closing_rows(self) -> None:
-        """A last row of each table; returns when all are acknowledged."""
+        """Write a last row to each table, and return when all are acknowledged."""
         with _session(self._contact) as session:
             for statement in self._writer.closing():
                 self._until_done(session, statement, time.monotonic() + _SCHEMA_TIMEOUT_S * 10)
@@ -146,7 +149,7 @@ class Workload:
                 time.sleep(_LOOK_S)
 
     def _change_schema(self, session: Session, statement: Statement) -> None:
-        """A change of the schema is repeated until it is answered, for the statements behind it rely on it."""
+        """Repeat a schema change until it is answered, because the statements behind it need it."""
         if statement.cql.startswith("DROP TABLE"):
             self._before_drop()
         self._until_done(session, statement)
@@ -160,7 +163,7 @@ class Workload:
                 session.execute(statement.cql, timeout=_SCHEMA_TIMEOUT_S)
             except Failures as error:
                 text = str(error)
-                # an earlier attempt was not answered, but done
+                # an earlier attempt was done, but not answered
                 if (
                     "already exist" in text
                     or "doesn't exist" in text

@@ -1,9 +1,9 @@
-"""Backlogs of any size, in segments of any size, of mutations that a real Cassandra wrote.
+"""Backlogs of any size, in segments of any size, made of mutations that a real Cassandra wrote.
 
-A node writes some thousand rows once; a backlog repeats their bytes in segments of its own, framed and checksummed as
-Cassandra does, each with the index of a completed segment. So a backlog of a million costs seconds, not the hour that
-a million writes by a driver may take, and the size of segments can vary. The agent cannot tell: it gets one event for
-each mutation, of as many different rows as were written.
+A node writes some thousand rows once. A backlog repeats their bytes in its own segments, framed and checksummed as Cassandra
+does, each with the index of a completed segment. So a backlog of a million mutations takes seconds, not the hour that a million
+writes by a driver may take, and the size of segments can vary. The agent sees no difference: it gets one event for each
+mutation, of as many different rows as were written.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _KEYSPACE: Final = "bench"
 
 
 def entries_of_a_node(node: CassandraNode, rows: int) -> list[bytes]:
-    """Write rows as in the published figures of other systems (text and int key, five columns); their framed mutations."""
+    """Write rows as in the published figures of other systems (text and int key, five columns). Return their framed mutations."""
     with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
-        # The machine may be busy with others.
+        # The machine may be busy with other work.
         session.default_timeout = 120
         session.execute(
             f"CREATE KEYSPACE {_KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
@@ -46,7 +46,7 @@ def entries_of_a_node(node: CassandraNode, rows: int) -> list[bytes]:
         insert = session.prepare(f"INSERT INTO {_KEYSPACE}.rows (pk, ck, a, b, c, d, e) VALUES (?, ?, ?, ?, ?, ?, ?)")
         values = ((f"key-{i:08}", i % 7, "a" * 40, f"value {i}", i, i * i, i / 3) for i in range(rows))
         execute_concurrent_with_args(session, insert, values, concurrency=64)
-    # More than one sync period: all of it can be read.
+    # Longer than one sync period: then all rows can be read.
     time.sleep(1)
     found = []
     for path in sorted(node.commitlog_dir.glob("CommitLog-*.log")):
@@ -57,13 +57,13 @@ def entries_of_a_node(node: CassandraNode, rows: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """So many mutations in segments of about so many bytes, the last one smaller."""
+    """`events` mutations in segments of about `segment_bytes`; the last segment is smaller."""
 
     events: int
     segment_bytes: int
 
     def write(self, entries: Sequence[bytes], cdc_raw: Path) -> None:
-        """Into an empty folder, as Cassandra leaves it when all segments are complete."""
+        """Write the backlog to the new folder `cdc_raw`, as Cassandra leaves it when all segments are complete."""
         cdc_raw.mkdir(parents=True)
         left, number = self.events, 0
         while left:

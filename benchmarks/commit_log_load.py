@@ -1,7 +1,7 @@
-"""Commit log segments of a typical load, written by a real Cassandra: what decoders are timed on.
+"""Commit log segments of a typical load, written by a real Cassandra, on which decoders are timed.
 
-One table of customers' orders with a text and a bigint key and six values. Of 20 writes 15 are whole rows, two change two
-columns, one writes with a TTL, one adds to a map, and one deletes a row. The node is stopped then; its folder stays, for
+There is one table of customers' orders with a text and a bigint key and six values. Of 20 writes, 15 are whole rows, two change
+two columns, one writes with a TTL, one adds to a map, and one deletes a row. Then the node is stopped. Its folder stays, because
 Cassandra's own reader takes the schema from there.
 """
 
@@ -38,19 +38,19 @@ _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The segments in `node_folder`, the folder of a stopped node, and the schema that they are read with."""
+    """The segments in `node_folder`, the folder of a stopped node, and the file with their schema."""
 
     node_folder: Path
     schema_file: Path
 
     @property
     def segments(self) -> list[Path]:
-        """In the order of the log."""
+        """The segments in the order of the commit log."""
         return sorted((self.node_folder / "cdc_raw").glob("*.log"))
 
 
 def write_load(folder: Path, mutations: int) -> Load:
-    """Write so many mutations to a new node below `folder`; or take what an earlier call left there."""
+    """Write this number of mutations to a new node below `folder`, or return the load that an earlier call left there."""
     load = Load(node_folder=folder / "cassandra-1", schema_file=folder / "schema.json")
     if load.schema_file.exists():
         return load

@@ -1,9 +1,9 @@
-"""The commit log as a DataFrame beside Cassandra's own CommitLogReader: `make bench-commitlog`.
+"""Compares the commit log as a DataFrame with Cassandra's own CommitLogReader: `make bench-commitlog`.
 
-Both read the same segments of a real Cassandra, taking turns. Ours are in an archive, as an agent keeps it. Spark runs with one
-core, and all of its CPU counts: driver, JVM and Python worker. Cassandra's reader has a handler that does nothing, and its JVM is
-warm; the CPU of its thread counts. The rival turns nothing into text: `values=cql` is the fair comparison, `values=json` what
-most users read.
+Both read the same segments of a real Cassandra in turns. For us, they are in an archive, as an agent keeps it. Spark runs with
+one core, and all of its CPU counts: driver, JVM and Python worker. Cassandra's reader has a handler that does nothing, and its
+JVM is warm; the CPU of its thread counts. It converts no value to text. So `values=cql` is the fair comparison; `values=json` is
+the option that most users have.
 
     python -m benchmarks.commitlog_frame [--mutations 160000] [--passes 3] [--folder FOLDER] [--json]
 """
@@ -37,7 +37,7 @@ _BAR: Final = 0.35
 
 
 def archive_of(load: Load, folder: Path) -> str:
-    """The load as an agent archives it."""
+    """Archive the load in `folder`, as an agent does. Return the URL of the archive."""
     archive = SegmentArchive(str(folder), "zstd")
     with tempfile.TemporaryDirectory() as working:
         history = SchemaHistory(Path(working))
@@ -71,7 +71,7 @@ def _session(folder: Path) -> Iterator[SparkSession]:
 
 
 def _measure(load: Load, folder: Path, passes: int) -> tuple[Result, list[Measured]]:
-    """Cassandra's reader by its fastest pass, and the fastest scan of each of ours."""
+    """Return the fastest pass of Cassandra's reader, and the fastest scan of each of our frames."""
     url = archive_of(load, folder / "archive")
     options = {"archiveUrl": url, "table": _TABLE}
     with ExitStack() as stack:

@@ -1,19 +1,19 @@
-"""The source connector: backlogs to the data topic, the delay at a low rate, and the memory of many tables.
+"""Measures the source connector: backlogs to the data topic, the delay at a low rate, and the memory of many tables.
 
     python -m benchmarks.connector [--rows 100000] [--only distinct --only delay ...] [--json]
 
-Each table's changes are written while the agent publishes them, then a source is deployed by `pulsar-admin` and drains them
-alone. The first fifth of a backlog, 60,000 rows at most, is warm-up and does not count. CPU is user and system, of the child
-(Python), the host (the instance's JVM), Cassandra and Pulsar, for each record of the data topic; memory is the largest RSS of
-host and child together. Cassandra and Pulsar run with both of the JVM's compilers, as in service. All figures are of a
-machine that is busy with the servers, too: the load average stands beside them.
+Each table's changes are written while the agent publishes them. Then a source is deployed by `pulsar-admin`, and drains them
+alone. The first fifth of a backlog, 60,000 rows at most, is warm-up and does not count. CPU is user and system time of the child
+(Python), the host (the instance's JVM), Cassandra and Pulsar, for each record of the data topic. Memory is the largest RSS of
+host and child together. Cassandra and Pulsar run with both of the JVM's compilers, as in service. The machine also runs the
+servers, so each line has the load average.
 
-- *delay*: from a row's write time to the broker's time of its record, at a few writes a second, through agent and connector.
-- *many*: one source for 50 tables, each with waiting changes.
+- *delay*: from a row's write time to the publish time of its record, at a few writes a second, through agent and connector.
+- *many*: one source for 50 tables, each with a backlog.
 - *expiring*: rows with a TTL, without `expiry.publish` and with it, in turns.
-- *hot*: nothing is warm-up, and fewer records than changes come, for a read settles all changes of a key that wait.
+- *hot*: there is no warm-up, and there are fewer records than changes, because one read serves all waiting changes of a key.
 
-With `--rival-nar`, DataStax's connector drains the same rows of *distinct*: ours, theirs, and so on, `--turns` times each, with
+With `--rival-nar`, DataStax's connector drains the same rows of *distinct*, in turns with ours, `--turns` times each, with
 medians at the end. Without it, nothing is compared.
 """
 
@@ -54,7 +54,7 @@ _NAMES: Final = (*(each.table for each in SCENARIOS), EXPIRING.table, "many", "d
 
 
 def _reads(session: Session, table: str) -> int:
-    """How often Cassandra has read partitions of the table."""
+    """The number of Cassandra's local reads of the table."""
     rows = session.execute(
         "SELECT count FROM system_views.local_read_latency WHERE keyspace_name = %s AND table_name = %s",
         (KEYSPACE, table),
@@ -72,13 +72,13 @@ class _Bench:
         self._events = 0
 
     def scenario(self, scenario: Scenario, rows: int) -> Drain:
-        """Write the changes of one table, and let a source drain them."""
+        """Write the changes of one table, and drain them with a source."""
         count = self._write(scenario, rows)
         options = {"keyspace": KEYSPACE, "table": scenario.table}
         return self._drain(scenario.table, count, options, [scenario.table], [f"data-{scenario.table}"])
 
     def turns(self, scenario: Scenario, rows: int, archive: Path, turns: int) -> Iterator[tuple[Drain, Drain]]:
-        """Our source and DataStax's drain the same changes, one after the other, so often. Each turn has its subscription."""
+        """Drain the same changes with our source, then with DataStax's, `turns` times. Each turn has its own subscription."""
         count = self._write(scenario, rows)
         line, table = self._line, scenario.table
         names = self._subscriptions(table, turns)
@@ -92,7 +92,7 @@ class _Bench:
             yield ours, theirs
 
     def expiring(self, rows: int, turns: int) -> Iterator[tuple[Drain, Drain]]:
-        """Rows with a TTL, drained without `expiry.publish` and with it, so often."""
+        """Drain rows with a TTL without `expiry.publish`, then with it, `turns` times."""
         count = self._write(EXPIRING, rows)
         names = self._subscriptions(EXPIRING.table, 2 * turns)
         for without, keeping in zip(names[::2], names[1::2], strict=True):
@@ -110,7 +110,7 @@ class _Bench:
         return self._drain(name, count, options, [table], [f"data-{name}"], subscription)
 
     def _subscriptions(self, table: str, count: int) -> list[str]:
-        """One a drain; each has the whole backlog."""
+        """Create the subscriptions, one for each drain, each with the whole backlog. Return their names."""
         names = [SUBSCRIPTION, *(f"turn{number}" for number in range(1, count))]
         for name in names[1:]:
             subscribe_from_the_start(self._line.sandbox, events_topic(KEYSPACE, table), name)
@@ -122,7 +122,7 @@ class _Bench:
         return count
 
     def many(self, rows: int) -> Drain:
-        """One source, `_MANY` tables."""
+        """Drain `_MANY` tables with one source."""
         write_many_tables(self._line.session, _MANY, rows)
         self._wait_for_events(_MANY * rows)
         options = {"tables": f"{KEYSPACE}.many_*", "destination": "data-{keyspace}.{table}"}
@@ -130,7 +130,7 @@ class _Bench:
         return self._drain("many", _MANY * rows, options, tables, [f"data-{KEYSPACE}.{each}" for each in tables])
 
     def delay(self, seconds: float, rate: float) -> tuple[float, float, int]:
-        """Milliseconds at p50 and p99, and of how many."""
+        """Return p50 and p99 of the delay in milliseconds, and the number of rows."""
         line, table = self._line, f"{KEYSPACE}.delay"
         line.session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text) WITH cdc = true")
         insert = line.session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
@@ -145,7 +145,7 @@ class _Bench:
         return hundredths[49], hundredths[98], len(delays)
 
     def _delays(self, count: int) -> list[float]:
-        """From each record's write time to its time of publication, in milliseconds."""
+        """The time from each record's write time to its publish time, in milliseconds."""
         client = pulsar.Client(
             self._line.sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
         )
@@ -182,7 +182,7 @@ class _Bench:
 
 
 def _ratios(pairs: Sequence[tuple[Drain, Drain]]) -> tuple[float, float, float]:
-    """Medians of the first beside those of the second: rate, CPU of child and host, memory."""
+    """Ratios of the medians, first to second of the pairs: rate, CPU of child and host, memory."""
 
     def middle(which: int, figure: Callable[[Drain], float]) -> float:
         return median(figure(each[which]) for each in pairs)

@@ -1,4 +1,4 @@
-"""Tables of the connector's benchmark, and the changes that wait for it."""
+"""Tables of the connector's benchmark, and their backlogs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One table: its name says what is measured, `share` how many of the wanted changes are written."""
+    """One table, named after the measurement. `share`: the part of the wanted changes that is written."""
 
     table: str
     about: str
@@ -32,14 +32,14 @@ class Scenario:
     share: float
     changes: Callable[[int], Iterator[Values]]
     batch: int = 1
-    """Changes of one partition that are written by one statement."""
+    """The number of changes of one partition in one statement."""
     in_flight: int = 64
-    """Statements under way while they are written."""
+    """The number of statements in flight while the changes are written."""
     ttl_s: int = 0
     """The table's default TTL; 0: nothing expires."""
 
     def write(self, session: Session, rows: int) -> int:
-        """Create the table and write its changes; how many they are."""
+        """Create the table and write its changes. Return how many were written."""
         count = max(_GROUP, int(rows * self.share) // self.batch * self.batch)
         session.execute(
             f"CREATE TABLE {KEYSPACE}.{self.table} ({self.columns}) "
@@ -55,14 +55,14 @@ class Scenario:
 
 
 def create_keyspace(session: Session) -> None:
-    """One replica of everything: there is one node."""
+    """Create the keyspace with one replica, for one node."""
     session.execute(
         f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
     )
 
 
 def write_many_tables(session: Session, tables: int, rows: int) -> None:
-    """Tables `many_0` and so on with so many rows each."""
+    """Create the tables `many_0` and so on, and write `rows` rows to each."""
     for number in range(tables):
         table = f"{KEYSPACE}.many_{number}"
         session.execute(f"CREATE TABLE {table} (pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)) WITH cdc = true")
@@ -147,4 +147,4 @@ EXPIRING: Final = Scenario(
     table="expiring", about="distinct random keys that expire in a day", share=1.0, changes=_distinct, ttl_s=86_400,
     columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
 )  # fmt: skip
-"""Drained with and without `expiry.publish`."""
+"""The table that is drained with and without `expiry.publish`."""

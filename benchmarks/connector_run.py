@@ -1,4 +1,4 @@
-"""One source on Pulsar, deployed as a user would, and what it costs while it drains a backlog."""
+"""Deploys a source on Pulsar as a user does, and measures it while it drains a backlog."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ __all__ = ["SUBSCRIPTION", "Drain", "Source", "deployed", "drain", "messages_in"
 _LOOK_S: Final = 0.1
 _WAIT_S: Final = 900
 SUBSCRIPTION: Final = "sub"
-"""Of the first turn, which the agent makes."""
+"""The subscription of the first turn, which the agent creates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """One backlog. Rates and CPU from the end of the warm-up to the last record; memory is the largest on the way."""
+    """The figures of one backlog. Rate and CPU are from the end of the warm-up to the last record; memory is the largest of the
+    whole drain."""
 
     name: str
     rows: int
@@ -42,12 +43,12 @@ class Drain:
     pulsar_us: float
     rss_bytes: int
     reads: int
-    """Statements that Cassandra answered, of the whole backlog."""
+    """Cassandra's local reads for the whole backlog."""
     load_average_1_min: float
 
     @property
     def line(self) -> str:
-        """For a person."""
+        """The figures as a text line."""
         return (
             f"{self.name:<22}{self.rows / self.seconds:>8,.0f} rows/s (best second {self.best_second:,.0f})"
             f"{self.child_us + self.host_us:>7.1f} us CPU each (child {self.child_us:.1f}, host {self.host_us:.1f};"
@@ -63,7 +64,7 @@ class Source:
         self.processes: Final = processes
 
     def rss_bytes(self) -> int:
-        """Of all of them."""
+        """The resident memory of all processes."""
         return sum(each.memory_info().rss for each in self.processes)
 
 
@@ -77,7 +78,11 @@ def deployed(
     more: Sequence[str] = (),
     node: CassandraNode | None = None,
 ) -> Iterator[Source]:
-    """`pulsar-admin sources create`, with `more` arguments, and `delete` at the end. It reads the sandbox's node, or `node`."""
+    """Deploy a source with `pulsar-admin sources create`, and delete it at the end.
+
+    `more`: further arguments of the command. The source reads from `node`, by default the sandbox's node. Raises
+    click.ClickException.
+    """
     admin = str(sandbox.pulsar.pulsar_admin)
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
     node = sandbox.node if node is None else node
@@ -110,7 +115,7 @@ def _processes(name: str, *, has_child: bool) -> list[psutil.Process]:
 
 
 def messages_in(sandbox: Sandbox, topic: str) -> int:
-    """Messages that the broker has taken for a topic."""
+    """The number of messages that were published to a topic since the broker loaded it; 0 if the topic does not exist."""
     url = f"{sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/{topic}/stats"
     response = rest().get(url)
     return int(response.json()["msgInCounter"]) if response.is_success else 0
@@ -123,14 +128,14 @@ def _is_drained(sandbox: Sandbox, events_topic: str, subscription: str) -> bool:
 
 
 def subscribe_from_the_start(sandbox: Sandbox, topic: str, name: str) -> None:
-    """A subscription that has the whole backlog of an events topic, for a further turn."""
+    """Create a subscription that has the whole backlog of an events topic, for a further turn."""
     path = topic.replace("://", "/", 1)
     earliest = {"ledgerId": -1, "entryId": -1}
     rest().put(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/subscription/{name}", json=earliest).raise_for_status()
 
 
 class _Account:
-    """CPU of the source's and the servers' processes at one moment, with the records up to then."""
+    """The CPU of the source's and the servers' processes at one moment, and the number of records up to then."""
 
     def __init__(self, source: Source, sandbox: Sandbox, rows: int) -> None:
         servers = [psutil.Process(sandbox.node.pid), psutil.Process(sandbox.pulsar.pid)]
@@ -150,9 +155,10 @@ def drain(
     sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
     reads: Callable[[], int], subscription: str = SUBSCRIPTION,
 ) -> Drain:  # fmt: skip
-    """Watch the source until the last event is acknowledged; `reads` gives Cassandra's count of reads of the table.
+    """Watch the source until all rows are on the data topics, or until all events are acknowledged.
 
-    Raises click.ClickException, also where a process of the source ends: what is left would be another process's figures.
+    `reads` returns Cassandra's count of reads of the table. Raises click.ClickException, also when a process of the source ends,
+    because the figures of its successor would not be comparable.
     """
     try:
         return _drain(
@@ -171,7 +177,7 @@ def _drain(
     reads: Callable[[], int], subscription: str = SUBSCRIPTION,
 ) -> Drain:  # fmt: skip
     deadline, reads_before = time.monotonic() + _WAIT_S, reads()
-    # Without a warm-up everything counts, the source's own start too.
+    # Without a warm-up everything counts, also the source's start.
     first = None if warm_up else _Account(source, sandbox, 0)
     seen: list[tuple[float, int]] = []
     rss = 0
@@ -204,7 +210,7 @@ def _drain(
 
 
 def _best_second(seen: list[tuple[float, int]]) -> float:
-    """The largest number of records within a second or a little more, for each second of it."""
+    """The largest rate of records in a second, over windows of a second or slightly more."""
     best, start = 0.0, 0
     for at, (now, count) in enumerate(seen):
         while seen[start + 1][0] <= now - 1 if start < at else False:

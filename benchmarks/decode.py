@@ -1,8 +1,8 @@
-"""Our decoder, compiled and as plain Python, beside Cassandra's own CommitLogReader: `make bench-decode`.
+"""Compares our decoder, compiled and as plain Python, with Cassandra's own CommitLogReader: `make bench-decode`.
 
-All read the same segments of a real Cassandra, one thread each, taking turns pass by pass, so that a busy machine is busy
-for all. Cassandra's reader has a handler that does nothing, and its JVM is warm: it compiles with both its compilers and reads
-everything some times before it counts. CPU time of the reading thread decides, each by its fastest pass.
+All read the same segments of a real Cassandra, with one thread each, and in turns, so that other load on the machine affects all
+of them. Cassandra's reader has a handler that does nothing. Its JVM is warm: it has both compilers, and reads all segments some
+times before a pass counts. The result of a reader is the CPU time of its thread in its fastest pass.
 
     python -m benchmarks.decode [--mutations 160000] [--passes 5] [--folder FOLDER] [--json]
 """
@@ -55,7 +55,7 @@ class Result:
         return self.items / self.cpu_seconds
 
     def line(self, rival: Result) -> str:
-        """For a person."""
+        """The figures as a text line, beside those of the rival."""
         return (
             f"{self.reader:<34}{self.rate:>10,.0f} mutations/s{self.size_bytes / self.cpu_seconds / 1e6:>8.1f} MB/s"
             f"{self.rate / rival.rate:>7.2f} of it{self.rss_bytes / 2**20:>7,.0f} MiB"
@@ -63,14 +63,14 @@ class Result:
 
 
 class Reader:
-    """A process that makes one pass for each line that it is sent."""
+    """A process that makes one pass for each line on its stdin."""
 
     def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
         self._name, self._process = name, process
         self._fastest: dict[str, dict[str, int]] = {}
 
     def run(self, kind: str) -> None:
-        """One pass, `mutations` or `events`."""
+        """Make one pass of the kind `mutations` or `events`. Raises click.ClickException when the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(kind + "\n")
         self._process.stdin.flush()
@@ -83,7 +83,7 @@ class Reader:
             self._fastest[kind] = found
 
     def forget(self) -> None:
-        """What was measured so far was for warming up."""
+        """Drop all figures so far: those passes were warm-up."""
         self._fastest.clear()
 
     def result(self, kind: str) -> Result:
@@ -101,7 +101,7 @@ class Reader:
 
 @contextmanager
 def started(name: str, command: list[str], **environment: str) -> Iterator[Reader]:
-    """A reader in a process of its own, which is killed at the end."""
+    """Start a reader in its own process, which is killed at the end."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=os.environ | environment
     )
@@ -113,7 +113,7 @@ def started(name: str, command: list[str], **environment: str) -> Iterator[Reade
 
 
 def java_command(load: Load, classes: Path) -> list[str]:
-    """What runs Cassandra's reader over a load; `classes` takes what is compiled for it."""
+    """Return the command that runs Cassandra's reader over a load. The reader is compiled to the folder `classes`."""
     jars = cassandra_class_path("5.0")
     class_path = ":".join(map(str, [classes, *jars]))
     source = _HERE / "java" / "ReaderBenchmark.java"
@@ -121,7 +121,7 @@ def java_command(load: Load, classes: Path) -> list[str]:
     subprocess.run(javac, check=True)
     (jamm,) = (jar for jar in jars if jar.name.startswith("jamm-"))
     options = jvm_options(load.node_folder, heap_mb=_HEAP_MB, jamm=jamm)
-    # The sandbox starts servers with one compiler only; here the second one is wanted.
+    # The sandbox starts servers with the JVM's first compiler only. The benchmark needs both.
     options = [option for option in options if not option.startswith("-XX:TieredStopAtLevel")]
     silence = classes / "logback.xml"
     silence.write_text('<configuration><root level="OFF"/></configuration>')
@@ -130,7 +130,7 @@ def java_command(load: Load, classes: Path) -> list[str]:
 
 
 def _measure(load: Load, passes: int) -> tuple[list[Result], list[Result]]:
-    """Mutations of all readers, the rival first; then events of ours."""
+    """Return the results of `mutations` for all readers, the rival first, and of `events` for our readers."""
     ours = [sys.executable, "-m", "benchmarks.decode_passes", str(load.schema_file), *map(str, load.segments)]
     with ExitStack() as stack:
         classes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cdc-bench-")))

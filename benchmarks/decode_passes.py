@@ -1,6 +1,7 @@
-"""Our decoder over segments, again and again: the counterpart of java/ReaderBenchmark.java, started by benchmarks.decode.
+"""Runs our decoder over segments: the counterpart of java/ReaderBenchmark.java, started by benchmarks.decode.
 
-One pass for each line on stdin, `mutations` (entry to mutation) or `events` (entry to event), answered by one line of JSON.
+It makes one pass for each line on stdin, `mutations` (entry to mutation) or `events` (entry to event), and answers with one line
+of JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _events(decoder: MutationDecoder, segments: list[Path]) -> dict[str, int]:
 
 
 def main() -> None:
-    """Arguments: schema file, segment files."""
+    """Answer each line on stdin. Command line arguments: schema file, segment files."""
     decoder = MutationDecoder(load_schema(Path(sys.argv[1])))
     segments = [Path(each) for each in sys.argv[2:]]
     # As the agent does.

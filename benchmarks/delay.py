@@ -1,11 +1,11 @@
-"""From Cassandra's sync to the events topic, what an idle agent costs, and what Cassandra feels of a busy one.
+"""Measures the delay from Cassandra's sync to the events topic, an idle agent's CPU, and a busy agent's effect on Cassandra.
 
     python -m benchmarks.delay [--seconds 15] [--rate 1000] [--json]
 
-- *delay*: a writer at the given rate; an event's delay begins when the segment's index was first seen to cover its position
-  (looked at every 2 ms), and ends with the broker's time of publication, which has milliseconds.
+- *delay*: rows are written at the given rate. An event's delay begins when the segment's index is first seen to cover its
+  position (checked every 2 ms), and ends with the publish time, which has milliseconds.
 - *idle*: the agent's CPU over some seconds without a write, as a share of one core.
-- *Cassandra*: as many writes as 16 requests in flight give, without the agent and beside it, in turns.
+- *Cassandra*: rows are written with 16 requests in flight, without the agent and with it, in turns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARTITIONS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How a measurement spreads, in milliseconds."""
+    """The distribution of measured times in milliseconds."""
 
     count: int
     p50_ms: float
@@ -50,7 +50,7 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: list[float]) -> Spread:
-        """Of at least two values."""
+        """Make it of times in seconds; there must be at least two."""
         hundredths = quantiles(seconds, n=100)
         values = [round(1000 * each, 1) for each in (hundredths[49], hundredths[98], max(seconds))]
         return cls(count=len(seconds), p50_ms=values[0], p99_ms=values[1], max_ms=values[2])
@@ -60,7 +60,7 @@ class Spread:
 
 
 class SyncTimes:
-    """When each segment's index was first seen to reach an offset."""
+    """The times when each segment's index was first seen to reach an offset."""
 
     def __init__(self, cdc_raw: Path) -> None:
         self._cdc_raw: Final = cdc_raw
@@ -69,7 +69,7 @@ class SyncTimes:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look while the block runs."""
+        """Watch the indexes while the block runs."""
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
@@ -91,12 +91,12 @@ class SyncTimes:
                     seen.append((index.offset, now_s))
 
     def of(self, segment_id: int, position: int) -> float | None:
-        """Seconds of the epoch; None for a position that was not seen to be synced."""
+        """When the position was first seen to be synced, in seconds since the epoch; None if it was not seen."""
         return next((at_s for offset, at_s in self._seen.get(segment_id, []) if offset >= position), None)
 
 
 def _write(session: Session, table: str, seconds: float, rate: float | None) -> list[float]:
-    """Latency of each write: at a rate, or as fast as some in flight go."""
+    """Write at a rate, or without one as fast as `_IN_FLIGHT` requests allow. Return the latency of each write in seconds."""
     insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
     latencies: list[float] = []
     room = threading.Semaphore(_IN_FLIGHT if rate is None else 1_000)
@@ -119,13 +119,13 @@ def _write(session: Session, table: str, seconds: float, rate: float | None) -> 
 
 
 def small_rows(count: int) -> Iterator[tuple[int, str]]:
-    """So many rows of (pk, v)."""
+    """`count` rows of (pk, v)."""
     return ((number, "x" * 100) for number in range(count))
 
 
 def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> Spread:
     session.execute("CREATE TABLE bench.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
-    # The topic is made at the first event, which is another matter.
+    # The first events create the topic, which must not count.
     _write(session, "bench.delay", 2, 50)
     syncs = SyncTimes(sandbox.node.cdc_raw)
     with syncs.watching():
@@ -145,7 +145,7 @@ def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> 
 def write_to_publish(
     sandbox: Sandbox, session: Session, table: str, *, seconds: float, rate: float, settle_s: float = 3
 ) -> Spread:
-    """From the write time of each row, given by the coordinator, to the broker's time of publication; the agent runs."""
+    """Measure the time from the write time of each row, which the coordinator sets, to its publish time. The agent must run."""
     with RawWriter(sandbox.node, session, f"INSERT INTO {table} (pk, v) VALUES (?, ?)") as writer:
         writer.write(small_rows(100), 50)
         time.sleep(1)
@@ -163,7 +163,7 @@ def write_to_publish(
 
 
 def _messages(sandbox: Sandbox, table: str, began_ms: float) -> Iterator[tuple[pulsar.Message, MutationEvents]]:
-    """Of the table's topic, published since then."""
+    """The messages of the table's topic that were published since `began_ms`."""
     client = pulsar.Client(sandbox.pulsar.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     for partition in range(_PARTITIONS):
         topic = f"{events_topic(*table.split('.'))}-partition-{partition}"

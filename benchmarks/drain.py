@@ -1,12 +1,12 @@
-"""A backlog to the events topic: rate, CPU for each event, memory by size of backlog and of segments, and a profile.
+"""Measures a backlog to the events topic: rate, CPU for each event, memory by size of backlog and of segments, and a profile.
 
-Each run of the agent gets a folder with a backlog (benchmarks/backlog.py), a working directory and topics of its own, so
-that runs repeat. The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours.
+Each run of the agent has its own backlog (benchmarks/backlog.py), working directory and topics, so that runs can be repeated.
+The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours.
 
     python -m benchmarks.drain [--events 200000] [--runs 3] [--no-memory] [--no-profile] [--rival-agent JAR] [--json]
 
-CPU is that of the agent's process, user and system; memory is its largest PSS, and its largest resident set as the kernel
-counts it. All figures are of a machine that is busy with the servers, too: the load average stands beside them.
+CPU is user and system time of the agent's process. Memory is its largest PSS, and its largest resident set as the kernel counts
+it. The machine also runs the servers, so each line has the load average.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _SEGMENT: Final = 32 * _MIB
 _WRITTEN_ROWS: Final = 20_000
 _WAIT_S: Final = 1800
 _LOOK_S: Final = 0.1
-# The bars: times the rate of the rival at its best, share of its CPU, resident memory of one process.
+# The bars: multiple of the rival's rate with its best options, share of its CPU, resident memory of one process.
 _BAR: Final = (3.0, 0.25, 100 * _MIB)
-# Of which memory must not depend: events, and bytes of a segment.
+# Memory must not depend on the number of events, nor on the size of segments.
 _MEMORY_RUNS: Final = (
     Backlog(events=100_000, segment_bytes=_SEGMENT),
     Backlog(events=1_000_000, segment_bytes=_SEGMENT),
@@ -53,7 +53,7 @@ _MEMORY_RUNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """One run. `seconds` from the first acknowledged event to the last; `events` are those within."""
+    """One run. `seconds`: from the first acknowledged events that were seen to the last event; `events`: the number in this time."""
 
     backlog: Backlog
     events: int
@@ -65,12 +65,12 @@ class Drain:
 
     @property
     def events_per_s(self) -> float:
-        """The rate."""
+        """Events a second."""
         return self.events / self.seconds
 
     @property
     def line(self) -> str:
-        """For a person."""
+        """The figures as a text line."""
         return (
             f"agent, {self.backlog.events:>9,} events in segments of {self.backlog.segment_bytes // _MIB:>3} MiB"
             f"{self.events_per_s:>9,.0f} events/s{self.cpu_us_per_event:>7.1f} us CPU each"
@@ -80,7 +80,7 @@ class Drain:
 
 
 class Drainer:
-    """A node that is asked for its schema, a Pulsar, and a folder for backlogs."""
+    """Runs agents on backlogs: with a node, from which they get the schema, a Pulsar, and a folder for backlogs."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox: Final = sandbox
@@ -90,7 +90,7 @@ class Drainer:
         self.profile: list[str] = []
 
     def run(self, backlog: Backlog, *, with_profile: bool = False) -> Drain:
-        """Let an agent of its own publish all of a backlog."""
+        """Start a new agent that publishes the whole backlog, and measure it."""
         self._number += 1
         folder = self._folder / str(self._number)
         backlog.write(self._entries, folder / "cdc_raw")
@@ -109,7 +109,7 @@ class Drainer:
 
 
 def drain(agent: AgentProcess, backlog: Backlog) -> Drain:
-    """Watch an agent that was just started until it has published all."""
+    """Watch an agent that was just started until all its events are acknowledged. Raises click.ClickException."""
     process = psutil.Process(agent.pid)
     cpu_s, events, started, peak = 0.0, 0, 0.0, 0
     deadline = time.monotonic() + _WAIT_S
@@ -141,14 +141,14 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _peak_rss(pid: int) -> int:
-    """The kernel's own high-water mark."""
+    """The largest resident set of a process so far, as the kernel counts it."""
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
 
 
 def _acknowledged(agent: AgentProcess) -> int:
-    """From the metrics' page, which is as new as can be; the status file is a second old."""
+    """The number of acknowledged events. It is from the metrics page, which is current; the status file may be a second old."""
     page = rest().get(f"http://{agent.status()['http']}/metrics", timeout=30).text
     found = re.search(r"^cdc_agent_events_acknowledged_total ([\d.e+]+)$", page, re.MULTILINE)
     assert found is not None
@@ -156,7 +156,7 @@ def _acknowledged(agent: AgentProcess) -> int:
 
 
 def verdict(results: Sequence[Drain], rival: Sequence[RivalFigures]) -> str:
-    """Medians of ours beside those of the rival, and the bars."""
+    """A text with our medians, their ratios to those of the rival, and the bars."""
     rate, cpu = median(each.events_per_s for each in results), median(each.cpu_us_per_event for each in results)
     times, cpu_bar, memory_bar = _BAR
     memory = max(each.peak_rss_bytes for each in results) / _MIB

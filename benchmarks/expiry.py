@@ -1,12 +1,12 @@
-"""What keys that wait for their expiry cost the broker: memory, and bytes on the bookies.
+"""Measures the broker's memory and the bytes on the bookies for keys that wait for their expiry.
 
     python -m benchmarks.expiry [--keys 10000000] [--in-a-message 100]
 
-The connector's own keeper of expiries stores the keys in a Pulsar standalone; no Cassandra and no source run. Keys share a
-message if they expire in the same second, belong to one partition of the events topic and were published within 0.2 s. So a
-message has the more keys, the more rows are written: `--in-a-message` says how many, and each message has a second of its
-own, from a day on. The memory is what the broker's heap has more after a full collection, and the index of delayed
-messages by the broker's own metric. Both are read again after the topic was unloaded, as after a restart of the broker.
+The connector's own code for expiries stores the keys in a Pulsar standalone. No Cassandra and no source run. Keys share a message
+if they expire in the same second, belong to one partition of the events topic and were published within 0.2 s. So a message has
+more keys if more rows are written. `--in-a-message` sets the number of keys. Each message has its own second, the first is a day
+ahead. The memory is the growth of the broker's heap after a full collection, and the size of its index of delayed messages by
+its own metric. Both are read again after the topic was unloaded, as after a restart of the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOPIC: Final = "persistent://public/default/cdc-events-expiry-bench.t"
 _TARGET: Final = "persistent://public/default/cdc-events-bench.t-partition-0"
 _DAY_S: Final = 86_400
 _UNSTORED: Final = 50_000
-"""Keys under way to the broker."""
+"""The largest number of keys in flight to the broker."""
 _WAIT_S: Final = 900.0
 _CONTENT: Final = MutationEvents(
     node_id=uuid.UUID(int=1), segment_id=1, keyspace="bench", table="t", table_id=uuid.UUID(int=2),
@@ -47,7 +47,7 @@ _MESSAGE: Final = EventsMessage(identity=b"", message_id=pulsar.MessageId.earlie
 
 
 class _Keeper:
-    """The connector's keeper, and how many keys the broker has of it."""
+    """The connector's store of expiries, and how many of its keys the broker has."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._connection = PulsarConnection(PulsarOptions(service_url=sandbox.pulsar.service_url))
@@ -66,7 +66,7 @@ class _Keeper:
             self._moved.notify_all()
 
     def store(self, keys: int, in_a_message: int) -> None:
-        """Raises what ended the keeper."""
+        """Store `keys` keys, and wait until the broker has them. Raises the error that ended the store."""
         first_s, end = int(time.time()) + _DAY_S, self._stored + keys
         for number in range(keys):
             key = b"\x16key-%08d\x02" % number
@@ -93,7 +93,7 @@ class _Keeper:
 
 
 def _nothing() -> None:
-    """What follows a stored key in the connector: its event is acknowledged."""
+    """Do nothing. In the connector, the event is acknowledged when its key is stored."""
 
 
 def _heap_bytes(sandbox: Sandbox) -> int:
@@ -105,14 +105,14 @@ def _heap_bytes(sandbox: Sandbox) -> int:
 
 
 def _delayed(sandbox: Sandbox) -> int:
-    """Messages that the broker holds back."""
+    """The number of messages that the broker delays."""
     url = f"{sandbox.pulsar.admin_url}/admin/v2/{_TOPIC.replace('://', '/')}/stats"
     found = rest().get(url).json()["subscriptions"].get(EXPIRY_SUBSCRIPTION, {})
     return int(found.get("msgDelayed", 0))
 
 
 def _wait_until_held(sandbox: Sandbox, messages: int) -> float:
-    """Seconds until the broker has them all in its index."""
+    """Wait until the broker has all messages in its index. Return the seconds that it took."""
     began = time.monotonic()
     while _delayed(sandbox) < messages:
         if time.monotonic() - began > _WAIT_S:
@@ -134,7 +134,7 @@ def _index_bytes(sandbox: Sandbox) -> int:
 
 
 def _unload(sandbox: Sandbox) -> None:
-    """The broker forgets what it holds back, as in a restart."""
+    """Unload the topic, and wait until the broker has dropped its index, as in a restart."""
     path = _TOPIC.replace("://", "/")
     rest().put(f"{sandbox.pulsar.admin_url}/admin/v2/{path}/unload", timeout=60).raise_for_status()
     while _delayed(sandbox):

@@ -1,4 +1,4 @@
-"""What a store of positions costs beside many finished segments: CPU and memory, as ratios to those beside a thousand.
+"""Measures CPU and memory of storing positions when many segments are finished, as ratios to a thousand finished segments.
 
 python -m benchmarks.finished_ids
 """
@@ -28,7 +28,7 @@ _FIRST: Final = 1_795_000_000_000
 
 
 class _NoFiles:
-    """Segments whose files are all gone."""
+    """Stands for segments whose files are all deleted."""
 
     def let_go(self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]) -> frozenset[int]:
         return frozenset()
@@ -38,7 +38,10 @@ class _NoFiles:
 
 
 def _measure(count: int) -> None:
-    """Print CPU of a store in microseconds, and the process's memory in MiB: one more segment finishes before each."""
+    """Print the CPU of storing positions once in microseconds, and the process's memory in MiB.
+
+    One more segment finishes before each time.
+    """
     ids = SegmentIds([(_FIRST, _FIRST + count - 1)])
     moments = SchemaMoments(ids)
     positions = InflightPositions(max_events=10, max_bytes=10)
@@ -61,7 +64,7 @@ def _measure(count: int) -> None:
 
 
 def main() -> None:
-    """Each count in a process of its own."""
+    """Measure each count in its own process."""
     if len(sys.argv) > 1:
         _measure(int(sys.argv[1]))
         return

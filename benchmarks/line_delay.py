@@ -1,11 +1,11 @@
-"""From insert to the events topic and to the data topic, ours beside DataStax's, with Cassandra's default sync of 10 s.
+"""Measures the delay from insert to events topic and data topic, ours and DataStax's, with Cassandra's default sync of 10 s.
 
     python -m benchmarks.line_delay [--rate 20 --rate 1000] [--seconds 30] [--turns 3] [--rival-agent JAR --rival-nar NAR] [--json]
 
-Each line has a Cassandra 4.0 of its own, all share one Pulsar, and all servers have both of the JVM's compilers. They run in
-turns: ours with `readUnsynced`, ours without it, DataStax's with its defaults; then again. A delay begins with the write time of
-the row, which the coordinator gives, and ends with the broker's time of publication, which has milliseconds. What is written
-while the JVMs warm up does not count.
+Each line has its own Cassandra 4.0. All share one Pulsar, and all servers have both of the JVM's compilers. The lines run in
+turns: ours with `readUnsynced`, ours without it, DataStax's with its defaults, then again. A delay begins with the write time of
+the row, which the coordinator sets, and ends with the publish time, which has milliseconds. Rows that are written while the JVMs
+warm up do not count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RIVAL: Final = "DataStax's"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One line at one rate in one turn."""
+    """The figures of one line at one rate in one turn."""
 
     line: str
     writes_per_s: float
@@ -62,7 +62,7 @@ class Measured:
 
 
 class _Bench:
-    """One Pulsar, and a node, an agent and a source for each line in turn."""
+    """Runs the lines in turn: each has its own node, agent and sources, and all use one Pulsar."""
 
     def __init__(self, sandbox: Sandbox, jar: Path | None, nar: Path | None, warm_s: float, seconds: float) -> None:
         self._sandbox: Final = sandbox
@@ -73,12 +73,12 @@ class _Bench:
         self._archive: Final = build_nar(Path.cwd() / "build")
 
     def lines(self) -> tuple[str, ...]:
-        """What is measured."""
+        """The names of the lines to measure."""
         ours = ("ours, readUnsynced", "ours, after the sync")
         return ours if self._jar is None or self._nar is None else (*ours, _RIVAL)
 
     def run(self, line: str, rates: Sequence[float]) -> Iterator[Measured]:
-        """All rates with one line; it ends before the next one starts."""
+        """Start a line, measure it at all rates, and stop it."""
         prefix = f"line{time.monotonic_ns()}-"
         more = []
         if line == _RIVAL:
@@ -113,10 +113,10 @@ class _Bench:
         name = f"{prefix}{table}"
         with deployed(self._sandbox, archive, name, f"data-{name}", {**config, **own}, node=node):
             with RawWriter(node, session, f"INSERT INTO bench.{table} (pk, v) VALUES (?, ?)") as writer:
-                # At the rate of the measurement: at less, the JVMs would compile their code while it is measured.
+                # The warm-up has the rate of the measurement. At a lower rate, the JVMs would compile during the measurement.
                 writer.write(small_rows(int(self._warm_s * rate)), rate)
                 time.sleep(_DEFAULT_SYNC_MS / 1000 + 1)
-                # Cassandra's write times begin at whole milliseconds.
+                # Cassandra's write times are taken from a clock with milliseconds.
                 began_ms = math.floor(time.time() * 1000)
                 count = writer.write(small_rows(int(self._seconds * rate)), rate)
             data = _until_there(lambda: _data_delays(self._sandbox, f"data-{name}", began_ms), count)
@@ -129,7 +129,7 @@ class _Bench:
         )
 
     def _make_topic(self, topic: str, *, is_rival: bool) -> None:
-        """DataStax's agent leaves the topic and its subscription to the operator; ours makes them itself."""
+        """Create the topic and its subscription for DataStax's agent, which leaves this to the operator. Ours creates them."""
         if is_rival:
             path = f"{self._sandbox.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
             rest().put(path).raise_for_status()
@@ -144,7 +144,10 @@ def _session(node: CassandraNode) -> Iterator[Session]:
 
 
 def _until_there(look: Callable[[], Iterable[float]], count: int) -> list[float]:
-    """What `look` finds once it is so much: the last changes wait for a sync of the commit log."""
+    """Call `look` until it finds `count` delays, and return them. The last changes wait for a sync of the commit log.
+
+    Raises click.ClickException.
+    """
     deadline = time.monotonic() + _PATIENCE_S
     while len(found := list(look())) < count:
         if time.monotonic() > deadline:

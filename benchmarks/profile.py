@@ -1,4 +1,4 @@
-"""Where a process's time goes, by py-spy where it is installed: the functions that hold the interpreter's lock."""
+"""Profiles a process with py-spy, if that is installed: the functions that hold the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RATE_HZ: Final = 200
 
 
 class Profiler:
-    """Samples a process from its creation until :meth:`lines`. Compiled functions count for the Python one that calls."""
+    """Samples a process from the creation of this object until the process ends. A compiled function counts for its Python caller."""
 
     def __init__(self, pid: int) -> None:
         found = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
@@ -32,7 +32,7 @@ class Profiler:
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def lines(self) -> list[str]:
-        """The largest shares, after the process has ended; or why there are none."""
+        """The functions with the largest shares, or why there are none. Call it after the process has ended."""
         if self._process is None:
             return ["profile: py-spy is not installed (pip install py-spy)"]
         self._process.wait(60)

@@ -1,7 +1,7 @@
-"""RawWriter: writes rows to one node over the native protocol, with so little CPU that it leaves the machine to what is measured.
+"""RawWriter: writes rows to one node over the native protocol, with little CPU, which leaves the machine to the measured programs.
 
-The driver costs some 150 us for a write, which is most of two cores at 5,000 writes a second. Here a write is one EXECUTE frame of
-a statement that the driver has prepared; frames that are due are sent together, and answers are only counted.
+The driver needs about 150 us for a write, which is most of two cores at 5,000 writes a second. Here a write is one EXECUTE frame
+of a statement that the driver has prepared. Frames that are due are sent together, and answers are only counted.
 
 Source: native_protocol_v4.spec, sections 2 (frame), 4.1.1 STARTUP, 4.1.6 EXECUTE, 4.2.5 RESULT.
 """
@@ -30,13 +30,13 @@ _LOCAL_ONE: Final = 0x000A
 _WITH_VALUES: Final = 0x01
 _HEADER: Final = struct.Struct(">BBhBi")
 _STREAMS: Final = 256
-"""Writes that wait for an answer, at most; an answer's stream is not looked at."""
+"""The largest number of writes without an answer. The stream of an answer is ignored."""
 _TICK_S: Final = 0.001
 _PATIENCE_S: Final = 60
 
 
 class RawWriter:
-    """One connection and one INSERT. Use in a ``with`` block, in one thread."""
+    """Writes with one INSERT over one connection. Use it in a `with` block, in one thread."""
 
     def __init__(self, node: CassandraNode, session: Session, cql: str) -> None:
         """`cql` is prepared by the driver's session. Raises click.ClickException when the node refuses the connection."""
@@ -58,9 +58,9 @@ class RawWriter:
         self._socket.close()
 
     def write(self, rows: Iterable[tuple[object, ...]], rate: float | None = None) -> int:
-        """Write all rows, so many a second or as fast as the node answers; how many they were.
+        """Write all rows, `rate` a second or as fast as the node answers. Return their number.
 
-        Raises click.ClickException when the node refuses one.
+        Raises click.ClickException when the node refuses a write.
         """
         frames, count, started = (self._execute(row) for row in rows), 0, time.monotonic()
         while due := self._due(frames, count, started, rate):
@@ -74,7 +74,7 @@ class RawWriter:
         return count
 
     def _due(self, frames: Iterator[bytes], count: int, started: float, rate: float | None) -> list[bytes]:
-        """Frames to be sent now; none at the end."""
+        """Wait until frames are due, and return them; none when all rows are written."""
         room = _STREAMS - self._waiting
         if rate is None:
             return list(islice(frames, room))
@@ -97,7 +97,7 @@ class RawWriter:
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def _receive(self, expected: int) -> None:
-        """Count the answers that are there; waits for the first."""
+        """Wait for the first answer, and count all answers that have arrived."""
         more = self._socket.recv(65536)
         if not more:
             raise click.ClickException("the node has closed the writer's connection")

@@ -1,8 +1,8 @@
-"""DataStax's agent beside ours: its jar in the JVM of a real Cassandra 4.0, draining a backlog to the same Pulsar.
+"""Measures DataStax's agent: its jar in the JVM of a real Cassandra 4.0 drains a backlog to the same Pulsar as ours.
 
-It gets its best: both of the JVM's compilers, as in service, and a warm JVM. A first backlog does not count. Then Pulsar is
-stopped, the backlog is written, Pulsar is started again, and the first 60,000 events after that do not count either. CPU is
-that of the whole JVM, for the agent is a part of it.
+It has the best conditions: both of the JVM's compilers, as in service, and a warm JVM. A first backlog does not count. Then
+Pulsar is stopped, the backlog is written, Pulsar is started again, and the first 60,000 events after that do not count either.
+CPU is that of the whole JVM, because the agent is a part of it.
 
 It is measured with its defaults, which publish each event alone, and with `pulsarBatchDelayInMs=10`, the option that makes it
 fastest.
@@ -27,14 +27,14 @@ from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
 __all__ = ["AS_IN_SERVICE", "RIVAL_CASSANDRA", "WITHOUT_RIVAL", "RivalFigures", "measure_rival"]
 
 AS_IN_SERVICE: Final = ("-XX:TieredStopAtLevel=4",)
-"""Both of the JVM's compilers. The sandbox's servers have the first one only, which lets them start fast."""
+"""The option for both of the JVM's compilers. By default, servers of the sandbox have only the first, so that they start fast."""
 
 WITHOUT_RIVAL: Final = (
     "DataStax's agent was not measured: --rival-agent JAR (make: RIVAL_AGENT=JAR) runs it beside ours"
 )
 
 RIVAL_CASSANDRA: Final = "4.0"
-"""The newest line that DataStax's agent starts on."""
+"""The newest Cassandra version on which DataStax's agent starts."""
 _WARM_UP: Final = 60_000
 _WAIT_S: Final = 1800
 _LOOK_S: Final = 0.2
@@ -44,7 +44,7 @@ _OPTIONS: Final = {"its defaults": "", "pulsarBatchDelayInMs=10": ",pulsarBatchD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalFigures:
-    """What DataStax's agent does with these options of its own."""
+    """The figures of DataStax's agent with these options."""
 
     options: str
     events_per_s: float
@@ -60,9 +60,9 @@ class RivalFigures:
 
 
 def measure_rival(jar: Path, pulsar: Sandbox, events: int, turn: int = 0) -> list[RivalFigures]:
-    """Let it drain so many events to the Pulsar of this sandbox, once with each choice of options; each turn has topics of its own.
+    """Drain `events` events to the Pulsar of this sandbox, once with each choice of options. Each turn has its own topics.
 
-    Raises click.ClickException when it does not run.
+    Raises click.ClickException when the agent does not run.
     """
     found = []
     for number, (name, more) in enumerate(_OPTIONS.items()):
@@ -103,7 +103,7 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int, name: str, topic: s
             with RawWriter(node, session, insert) as writer:
                 writer.write((f"key-{i:08}", i % 7, "a" * 40, f"value {i}", i, i * i, i / 3) for i in numbers)
 
-        # A subscription: without one the broker drops a topic that is idle, and its count.
+        # Without a subscription, the broker deletes an idle topic with its message count.
         rest().put(f"{pulsar.pulsar.admin_url}/admin/v2/{topic}").raise_for_status()
         rest().put(f"{pulsar.pulsar.admin_url}/admin/v2/{topic}/subscription/sub").raise_for_status()
         write(0, _WARM_UP)
@@ -111,7 +111,7 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int, name: str, topic: s
         pulsar.pulsar.stop()
         write(_WARM_UP, _WARM_UP + events)
         pulsar.pulsar.start()
-    # The broker counts anew after its start.
+    # The broker's count is 0 after its start.
     first = _wait_for(pulsar, topic, _WARM_UP, "events after the restart")
     started, times = time.monotonic(), process.cpu_times()
     last = _wait_for(pulsar, topic, _WARM_UP + events, "backlog")

@@ -1,8 +1,8 @@
-"""DataStax's connector beside ours: its archive on the same Pulsar, fed with the same changes as its agents would tell them.
+"""Measures DataStax's connector: its archive on the same Pulsar, with the same changes as its own agents would publish them.
 
-Its events are one message a row: key and value apart (KEY_VALUE, SEPARATED), the key the row's primary key in Avro, the value
-digest and node (`schemas`, DataStax's agents 2.3.9). They wait on a topic of their own; it reads the same rows of the same
-Cassandra, and its records go to a topic of their own.
+Its events are one message a row, with separate key and value (KEY_VALUE, SEPARATED). The key is the row's primary key in Avro,
+the value has digest and node (`schemas`, DataStax's agents 2.3.9). The events are on their own topic. The connector reads the
+same rows of the same Cassandra, and its records go to their own topic.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _PROPERTIES: Final = {
 
 
 class RivalConnector:
-    """Makes the topic with all changes of `bench.distinct`, which has so many rows, once; then each turn drains all of it."""
+    """Creates the topic with all changes of `bench.distinct` once; then each turn drains all of it."""
 
     def __init__(self, archive: Path, sandbox: Sandbox, session: Session, *, rows: int, turns: Sequence[str]) -> None:
-        """`turns` are names of subscriptions. Raises click.ClickException."""
+        """`turns`: names of subscriptions. Raises click.ClickException when the table does not have `rows` rows."""
         self._archive: Final = archive.absolute()
         self._sandbox: Final = sandbox
         self._rows: Final = rows
@@ -68,7 +68,7 @@ class RivalConnector:
             raise click.ClickException(f"bench.distinct has {sent:,} rows, {rows:,} were written")
 
     def measure(self, turn: str, *, warm_up: int, reads: Callable[[], int]) -> Drain:
-        """Let a source of its own drain the changes. Raises click.ClickException."""
+        """Drain the changes with a new source. Raises click.ClickException."""
         events_topic, data_topic = f"persistent://public/default/{_TOPIC}", f"{_DATA_TOPIC}-{turn}"
         options = {
             "keyspace": "bench", "table": "distinct", "events.topic": events_topic, "events.subscription.name": turn,
@@ -81,7 +81,7 @@ class RivalConnector:
 
 
 def _make_topic(sandbox: Sandbox, subscriptions: Sequence[str]) -> None:
-    """With its subscriptions and its schema, as the agents leave it."""
+    """Create the topic with subscriptions and schema, as DataStax's agents do."""
     admin = f"{sandbox.pulsar.admin_url}/admin/v2"
     rest().put(f"{admin}/persistent/public/default/{_TOPIC}/partitions", json=1).raise_for_status()
     for name in subscriptions:
@@ -91,10 +91,10 @@ def _make_topic(sandbox: Sandbox, subscriptions: Sequence[str]) -> None:
 
 
 def _send(sandbox: Sandbox, session: Session) -> int:
-    """A message for each row; how many were sent, all of them with the broker.
+    """Send a message for each row, and return how many were sent and acknowledged.
 
-    By a Java producer, whose messages carry the version of their schema. The connector reads with AutoConsumeSchema: a message
-    without a version is BYTES to it, and ends it in a ClassCastException.
+    A Java producer sends them, because its messages have a schema version. The connector reads with AutoConsumeSchema: it takes a
+    message without a version for BYTES, and ends with a ClassCastException.
     """
     topic, count = f"persistent://public/default/{_TOPIC}", 0
     with tempfile.TemporaryDirectory() as classes:
@@ -114,7 +114,7 @@ def _chunks(messages: Iterator[_Message], size: int) -> Iterator[list[_Message]]
 
 
 def _messages(session: Session) -> Iterator[_Message]:
-    """Each row's event, in no order of the keys, as the rows were written."""
+    """The event of each row, in random order, as the rows were written."""
     node: Any = session.execute("SELECT host_id FROM system.local").one()
     write = record_writer(_KEY)
     rows = list(session.execute("SELECT pk, ck FROM bench.distinct"))

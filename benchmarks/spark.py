@@ -1,14 +1,21 @@
-"""The Spark bridge: raw read and typed decode, the mirror, the backfill, and how they grow.
+"""Measures the Spark bridge: raw read and typed decode, the mirror, the backfill, and how they grow.
 
     python -m benchmarks.spark [--rows 1000000] [--stages read,mirror,backfill,growth,small] [--growth 100000,1000000] [--json]
 
-`read` times the same records, each by a full scan into nothing: the raw read, raw read plus typed decode, and both by the
-pulsar-spark connector on PySpark 3.5, which is what Spark's users have without us. A tenth of the records are deletions. `bounds` is what is left of
-a read without a broker: the same rows out of Python's memory, and `from_avro` over bytes that Spark has cached. `backfill` reads a
-table's keys from a real Cassandra and sends its events. `changes` runs a mirror for each size, then micro-batches of 1,000 records
-of rows all over it, and counts what Spark reads and writes for them; `growth` runs the reads, then the same. `small` runs a mirror
-of 20,000 records and micro-batches of 1,000 beside the job that a user would write by hand (benchmarks/spark_small.py). Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers
-together). All figures are of this machine, busy with the servers, too: the load average stands beside them.
+The stages:
+
+- `read` scans the same records completely and drops them: raw; raw and typed; and both by the pulsar-spark connector on PySpark
+  3.5, which Spark's users have without us. A tenth of the records are deletions.
+- `bounds` is a read without a broker: the same rows from Python's memory, and `from_avro` over bytes that Spark has cached.
+- `mirror` is a mirror of the whole backlog.
+- `backfill` reads a table's keys from a real Cassandra and sends its events.
+- `changes` runs a mirror for each size, then micro-batches of 1,000 records of rows all over the table. It counts what Spark
+  reads and writes for them. `growth` runs the reads, then the same.
+- `small` runs a mirror of 20,000 records and micro-batches of 1,000, and the job that a user would write by hand
+  (benchmarks/spark_small.py).
+
+Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers together). The machine also runs the
+servers, so each line has the load average.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ _CHANGES: Final = 4
 
 
 class Topics:
-    """Data topics with so many records, a tenth of them deletions of earlier rows."""
+    """Data topics; a tenth of their records are deletions of earlier rows."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox = sandbox
@@ -66,7 +73,7 @@ class Topics:
         self._writer = RecordWriter(sandbox.pulsar.service_url, folder)
 
     def of(self, rows: int) -> dict[str, str]:
-        """The options of a new topic of two partitions."""
+        """Create a topic of two partitions with `rows` records, and return the options to read it."""
         name = f"persistent://{_NAMESPACE}/data-{rows}-{time.time_ns()}"
         pulsar = self._sandbox.pulsar
         path = f"{pulsar.admin_url}/admin/v2/{name.replace('://', '/')}/partitions"
@@ -75,7 +82,7 @@ class Topics:
         return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
 
     def more(self, options: Mapping[str, str], updates: int, rows: int = 20_000) -> None:
-        """As many further records, of rows all over the first so many; a tenth deletions, some of rows that are gone."""
+        """Write `updates` further records of rows all over the first `rows`. A tenth are deletions, some of deleted rows."""
         self._updates += updates
         self._write(
             options["topic"],
@@ -86,7 +93,7 @@ class Topics:
         )
 
     def _write(self, name: str, numbers: Iterable[tuple[int, int]]) -> None:
-        """Records by the key's number and the change's."""
+        """Write records, given as the number of the key and the number of the change."""
         write_key, write_value = record_writer(_KEY), record_writer(_VALUE)
         numbers = iter(numbers)
         while part := list(islice(numbers, _WRITTEN_AT_ONCE)):
@@ -99,7 +106,7 @@ class Topics:
             self._writer.write_bytes(name, schema_text(_KEY), schema_text(_VALUE), messages, batch=_ENTRY_ROWS)
 
     def close(self) -> None:
-        """Ends the writer."""
+        """End the writer."""
         self._writer.close()
 
 
@@ -108,7 +115,7 @@ def _is_deletion(number: int) -> bool:
 
 
 def _row(number: int) -> dict[str, str | int | float]:
-    """About 200 bytes of Avro."""
+    """The values of a row, about 200 bytes of Avro."""
     return {
         "name": f"customer number {number}",
         "note": "what a clerk would write beside it, " * 3,
@@ -120,7 +127,7 @@ def _row(number: int) -> dict[str, str | int | float]:
 
 
 def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Iterator[Measured]:
-    """Raw; raw and typed; the same by the pulsar-spark connector, in the environment of PySpark 3.5. All warm."""
+    """Read raw, raw and typed, and the same by the pulsar-spark connector, in the environment of PySpark 3.5. All are warm."""
     raw = raw_batch(spark, options)
     scan(typed(raw, options).select(*COLUMNS))
     yield timed(_RAW, rows, lambda: scan(raw))
@@ -129,7 +136,7 @@ def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Itera
 
 
 def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
-    """What is left of a read without a broker: rows out of Python's memory, and `from_avro` over bytes that Spark has."""
+    """Read without a broker: rows from Python's memory, and `from_avro` over bytes that Spark has cached."""
     raw = raw_batch(spark, options)
     memory = from_memory(spark, raw, folder)
     scan(typed(memory, options).select(*COLUMNS))
@@ -143,7 +150,7 @@ def bounds_stage(spark: SparkSession, options: dict[str, str], rows: int, folder
 
 
 def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder: Path) -> Iterator[Measured]:
-    """The whole backlog into a new Delta table."""
+    """Mirror the whole backlog to a new Delta table."""
     target = str(folder / f"mirror-{time.time_ns()}")
     yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
 
@@ -151,7 +158,7 @@ def mirror_stage(spark: SparkSession, options: dict[str, str], rows: int, folder
 def changes_stage(
     spark: SparkSession, topics: Topics, options: dict[str, str], rows: int, folder: Path
 ) -> Iterator[Measured]:
-    """The whole backlog into a new Delta table, then micro-batches of 1,000 records of rows all over it."""
+    """Mirror the whole backlog to a new Delta table, then micro-batches of 1,000 records of rows all over the table."""
     target = str(folder / f"mirror-{time.time_ns()}")
     yield timed("mirror of a backlog", rows, lambda: mirror(spark, options, target))
     for _ in range(_CHANGES):
@@ -165,7 +172,7 @@ def changes_stage(
 
 
 def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator[Measured]:
-    """Keys from Cassandra to events in the events topic; the connector's part is not in it (`make bench-connector`)."""
+    """Read keys from Cassandra and send their events. The connector's part is measured by `make bench-connector`."""
     node, pulsar = sandbox.node, sandbox.pulsar
     topic = "persistent://public/default/cdc-events-bench.rows"
     path = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
@@ -206,7 +213,7 @@ def _session(folder: Path) -> Iterator[SparkSession]:
 
 
 def _ratios(measured: Sequence[Measured]) -> dict[str, float]:
-    """Rates of our reads as multiples of the pulsar-spark connector's, over the same records in the same run."""
+    """The rates of our reads divided by those of the pulsar-spark connector, over the same records in the same run."""
     seconds = {each.stage: each.seconds for each in measured}
     return {
         ours: seconds[theirs] / seconds[ours] for ours, theirs in ((_RAW, CONNECTOR_RAW), (_TYPED, CONNECTOR_TYPED))

@@ -1,7 +1,7 @@
-"""Beside the raw read: what any Python Data Source costs, and the reader that Spark's users have without us.
+"""Comparisons for the raw read: the cost of any Python Data Source, and the reader that Spark's users have without us.
 
-`from_memory` is a Python Data Source whose rows lie ready in files of Arrow record batches: no broker, no client, no message.
-What it takes, Spark takes for handing the raw columns from Python to the JVM.
+`from_memory` is a Python Data Source whose rows are in files of Arrow record batches, without broker, client and messages. Its
+time is the time that Spark needs to hand the raw columns from Python to the JVM.
 
 `python -m benchmarks.spark_bounds OPTIONS ROWS JARS...`, by the interpreter of PySpark 3.5, scans the topic by the
 pulsar-spark connector and prints a line of JSON: raw, and raw and typed.
@@ -50,7 +50,7 @@ def from_memory(spark: SparkSession, raw: DataFrame, folder: Path) -> DataFrame:
 
 
 def _memory_source() -> type[DataSource]:
-    """A function, for PySpark 3.5 has no such base class."""
+    """Return the Data Source. It is defined in a function, because PySpark 3.5 has no such base class."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
 
@@ -104,7 +104,7 @@ def _main(options: dict[str, str], rows: int, jars: list[Path]) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     raw = raw_batch(spark, options)
-    scan(typed(raw, options).select(*COLUMNS))  # the first one warms the JVM up
+    scan(typed(raw, options).select(*COLUMNS))  # the first scan warms the JVM up
     measured = [
         timed(CONNECTOR_RAW, rows, lambda: scan(raw)),
         timed(CONNECTOR_TYPED, rows, lambda: scan(typed(raw, options).select(*COLUMNS))),

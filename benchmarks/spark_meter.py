@@ -1,6 +1,6 @@
-"""Time, CPU and memory of a piece of Spark's work: of the driver, its JVM and the Python workers together.
+"""Measures time, CPU and memory of Spark's work: of the driver, its JVM and the Python workers together.
 
-No test library and no server of ours is imported: this runs in the environment of PySpark 3.5, too.
+It imports no test library and no server of ours, because it also runs in the environment of PySpark 3.5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTENERS_MS: Final = 600_000
 
 
 def timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
-    """Do the work once."""
+    """Do the work once and measure it."""
     with Meter(stage, rows) as meter:
         work()
     assert meter.measured is not None
@@ -31,13 +31,13 @@ def timed(stage: str, rows: int, work: Callable[[], object]) -> Measured:
 
 
 def scan(frame: DataFrame) -> None:
-    """Compute every column of every row, into nothing."""
+    """Compute every column of every row, and drop the rows."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One timed thing. `cpu_us_per_row` is of driver, JVM and workers together."""
+    """The figures of one measurement. `cpu_us_per_row` is of driver, JVM and workers together."""
 
     stage: str
     rows: int
@@ -46,15 +46,15 @@ class Measured:
     peak_pss_bytes: int
     load_average_1_min: float
     spark_jobs: int | None = None
-    """How many jobs it was for Spark, where that was counted."""
+    """The number of Spark jobs; None if they were not counted."""
     read_bytes: int | None = None
     read_rows: int | None = None
     written_bytes: int | None = None
-    """Of files, by Spark's own metrics, where that was counted."""
+    """Like `read_bytes` and `read_rows`: of files, by Spark's own metrics; None if they were not counted."""
 
     @property
     def line(self) -> str:
-        """For a person."""
+        """The figures as a text line."""
         return (
             f"{self.stage:<34}{self.rows:>11,} rows{self.seconds:>8.1f} s{self.rows / self.seconds:>10,.0f} rows/s"
             f"{self.cpu_us_per_row:>8.1f} us CPU each{self.peak_pss_bytes / 2**20:>7,.0f} MiB PSS   load {self.load_average_1_min:.1f}"
@@ -65,7 +65,7 @@ class Measured:
 
 
 class Traffic:
-    """What Spark's stages read from files and wrote to files while a `with` block ran."""
+    """Counts what Spark's stages read from files and write to files while a `with` block runs."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -84,7 +84,7 @@ class Traffic:
     def _stages(self) -> list[Any]:
         context = self._spark.sparkContext
         assert context._gateway is not None and context._jvm is not None  # noqa: SLF001  (PySpark shows the numbers of tasks only)
-        # A thread of Spark's fills the store, some time after a query has ended.
+        # A thread of Spark fills the status store some time after a query has ended.
         context._jsc.sc().listenerBus().waitUntilEmpty(_LISTENERS_MS)  # noqa: SLF001
         store = context._jsc.sc().statusStore()  # noqa: SLF001
         quantiles = context._gateway.new_array(context._jvm.double, 0)  # noqa: SLF001
@@ -93,7 +93,7 @@ class Traffic:
 
 
 class Meter:
-    """CPU and memory of this process and all below it, while a `with` block runs."""
+    """Measures CPU and memory of this process and Spark's processes below it while a `with` block runs."""
 
     def __init__(self, stage: str, rows: int) -> None:
         self._stage = stage
@@ -127,7 +127,7 @@ class Meter:
 
 
 def _family() -> list[psutil.Process]:
-    """This process and Spark's: not the servers, which the sandbox's supervisor owns, nor the writer."""
+    """This process and Spark's processes, without the servers, which belong to the sandbox's supervisor, and the writer."""
     me = psutil.Process()
     spark = [each for each in me.children() if "SparkSubmit" in " ".join(_command(each))]
     return [me, *spark, *[below for each in spark for below in each.children(recursive=True)]]

@@ -1,7 +1,7 @@
-"""The fixed cost of the mirror: small runs of it beside the job that a user would write by hand, in one session, in turns.
+"""Measures the fixed cost of the mirror: small runs of it and of the job that a user would write by hand, in one session, in turns.
 
-By hand is: typed rows, the newest record of each key by a window, one `MERGE` into a Delta table. It knows no markers, no
-static columns, no expiry and no order between partitions; it is the least that anyone pays for a micro-batch.
+The job by hand takes typed rows, the newest record of each key by a window, and one `MERGE` into a Delta table. It has no
+markers, no static columns, no expiry and no order between partitions. Its cost is the minimum for a micro-batch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def small_stage(
     rows: int,
     folder: Path,
 ) -> Iterator[Measured]:
-    """A first run of so many records, then micro-batches of 1,000; each by hand, as a mirror, and with all it can keep.
+    """Measure a first run of `rows` records, then micro-batches of 1,000: by hand, as a mirror, and with changes and history.
 
-    `topic` makes one with so many records, `more` writes so many updates to it.
+    `topic` creates a topic with a number of records and returns its options; `more` writes a number of updates to it.
     """
     jobs: Mapping[str, Callable[[Options, str], object]] = {
         "by hand": lambda options, target: by_hand(spark, options, target),
@@ -58,7 +58,7 @@ def small_stage(
 
 
 def by_hand(spark: SparkSession, options: Options, target: str) -> None:
-    """One run up to the topic's end."""
+    """Run the job by hand once, up to the topic's end."""
     table = f"delta.`{target}/rows`"
 
     def merge(batch: DataFrame, number: int) -> None:

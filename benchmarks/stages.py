@@ -1,7 +1,7 @@
-"""Rates of every stage and the cost of the whole demo, each beside the machine's load: `make bench`.
+"""Measures the rate of every stage and the cost of the whole demo, each with the machine's load: `make bench`.
 
-One run: real servers, one table as in the published figures of other systems (text and int key, five columns). The
-backlog is written first, then each stage drains it alone, so that a stage is measured and not its neighbours.
+It is one run with real servers and one table as in the published figures of other systems (text and int key, five columns). The
+backlog is written first. Then each stage drains it alone, so that other stages do not affect its figures.
 
     python -m benchmarks.stages [--rows 30000] [--no-demo] [--rival-agent JAR] [--json]
 """
@@ -42,7 +42,7 @@ _WAIT_S: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One stage: how many items in which time, by how much CPU and memory, while the machine was this busy."""
+    """The figures of one stage: items, time, CPU, memory, and the machine's load."""
 
     stage: str
     items: int
@@ -54,7 +54,7 @@ class Measurement:
 
     @property
     def line(self) -> str:
-        """For a person."""
+        """The figures as a text line."""
         return (
             f"{self.stage:<28} {self.items / self.seconds:>10,.0f} {self.unit}/s"
             f"{1e6 * self.cpu_seconds / self.items:>9,.0f} us CPU each{self.rss_bytes / 2**20:>8,.0f} MiB"
@@ -63,7 +63,7 @@ class Measurement:
 
 
 class Stopwatch:
-    """Wall clock, CPU and highest resident memory of some processes, from now on."""
+    """Measures wall clock and CPU of some processes from now on, and their resident memory at the end."""
 
     def __init__(self, processes: Iterable[psutil.Process]) -> None:
         self._processes = list(processes)
@@ -101,7 +101,7 @@ def _write_backlog(session: Session, rows: int) -> None:
 
 
 def _decode(line: Line) -> Measurement:
-    """All of cdc_raw, in this process and thread, without publishing."""
+    """Decode all of cdc_raw, in this process and thread, without publishing."""
     node = line.sandbox.node
     decoder = MutationDecoder(tables_of(fetch_schema((node.address, node.native_port))))
     watch, mutations = Stopwatch([psutil.Process()]), 0
@@ -110,14 +110,14 @@ def _decode(line: Line) -> Measurement:
             for entry in reader.read():
                 try:
                     decoder.decode(entry.payload, reader.descriptor.version)
-                except UnknownTableError:  # a table that the schema change behind it has dropped
+                except UnknownTableError:  # a table that a later schema change dropped
                     continue
                 mutations += 1
     return watch.stop("decode, one thread", mutations, "mutations")
 
 
 def _agent(line: Line, rows: int) -> Measurement:
-    """From the agent's start to the broker's last acknowledgement, of a backlog."""
+    """Measure the agent with a backlog, from its start to the broker's last acknowledgement."""
     line.agent.start()
     watch = Stopwatch([psutil.Process(line.agent.pid)])
     line.wait_for_events(rows, _WAIT_S)
@@ -125,7 +125,7 @@ def _agent(line: Line, rows: int) -> Measurement:
 
 
 def _connector(line: Line, rows: int) -> Measurement:
-    """From the first record to the last acknowledged event; the instance's JVM and its Python process."""
+    """Measure the instance's JVM and its Python process, from when both run to the last acknowledged event."""
     line.deploy_source(_KEYSPACE, [_TABLE])
     processes = _instance_processes()
     watch = Stopwatch(processes)
@@ -147,7 +147,7 @@ def _instance_processes() -> list[psutil.Process]:
 
 
 def _spark(line: Line, rows: int) -> Measurement:
-    """A typed batch read of the whole data topic, after a first one that warms the JVM up."""
+    """Measure a typed batch read of the whole data topic, after a first read that warms the JVM up."""
     import spark_bridge
 
     spark = local_session(artifacts.ensure("spark-avro"))
@@ -166,7 +166,7 @@ def _spark(line: Line, rows: int) -> Measurement:
 
 
 def _demo() -> tuple[list[str], dict[str, object]]:
-    """The demo as its users run it."""
+    """Run the demo as its users do. Return its line and its report."""
     done = subprocess.run(
         [sys.executable, "-m", "cdc.main", "demo", "--json"], capture_output=True, text=True, check=True
     )
@@ -188,13 +188,13 @@ def _demo() -> tuple[list[str], dict[str, object]]:
 def main(rows: int, demo: bool, as_json: bool, rival_agent: Path | None) -> None:
     """Measure every stage."""
     lines, report = _demo() if demo else ([], {})
-    # Segments of Cassandra's own size, and no limit that a backlog could meet.
+    # Segments have Cassandra's default size, and `cdc_raw` is too large for the backlog to fill it.
     options = SandboxOptions(commitlog_segment_mb=32, cassandra_settings={"cdc_total_space_in_mb": 4096})
     with progress_display(quiet=as_json) as on_progress, Line(options, on_progress=on_progress) as line:
         line.agent.stop()
         line.keep_data_topics()
         _write_backlog(line.session, rows)
-        time.sleep(1)  # more than one sync period: all of it can be read
+        time.sleep(1)  # longer than one sync period: then all rows can be read
         measured = [_decode(line), _agent(line, rows), _connector(line, rows), _spark(line, rows)]
         line.session.execute(f"CREATE TABLE {_KEYSPACE}.delay (pk int PRIMARY KEY, v text) WITH cdc = true")
         delay = write_to_publish(line.sandbox, line.session, f"{_KEYSPACE}.delay", seconds=10, rate=1_000)

@@ -1,12 +1,12 @@
-"""What `readUnsynced` gains and costs, with Cassandra's default sync of the commit log: every 10 s.
+"""Measures the delay and the CPU of `readUnsynced`, with Cassandra's default sync of the commit log: every 10 s.
 
     python -m benchmarks.unsynced [--seconds 30] [--rate 1000 --rate 5000] [--json]
 
-- *delay*: from the write time of each row, given by the coordinator, to the broker's time of publication (milliseconds).
+- *delay*: from the write time of each row, which the coordinator sets, to its publish time (milliseconds).
 - *idle*: the agent's CPU over some seconds without a write, as a share of one core.
-- *agent*: its CPU while the writer runs, as a share of one core.
+- *agent*: the agent's CPU while rows are written, as a share of one core.
 
-Both ways run in turns on the same servers: with the option, without it, with it.
+The agent runs in turns on the same servers: with the option, without it, with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEFAULT_SEGMENT_MB: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One agent at one rate."""
+    """The figures of one agent at one rate."""
 
     read_unsynced: bool
     writes_per_s: float
@@ -60,7 +60,7 @@ def _measure(
     session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text) WITH cdc = true")
     process = psutil.Process(agent.pid)
     before_s, began_s = _cpu_s(process), time.monotonic()
-    # Without the option the last writes become visible with the next sync.
+    # Without the option, the agent sees the last writes only after the next sync.
     delay = write_to_publish(
         sandbox, session, table, seconds=seconds, rate=rate, settle_s=3 if unsynced else _DEFAULT_SYNC_MS / 1000 + 3
     )

@@ -53,17 +53,17 @@ def main() -> None:
     if parser.parse_args().check:
         check()
         return
-    # build/lib would bring modules back that are no more in the sources.
+    # build/lib would add modules that are no longer in the sources.
     for folder in (_DIST, _ROOT / "build" / "lib"):
         shutil.rmtree(folder, ignore_errors=True)
     _DIST.mkdir()
     os.chdir(_ROOT)
-    # Each file that it copies is a line of setuptools.
+    # setuptools prints a line for each file that it copies.
     with redirect_stdout(io.StringIO()):
         pure = _DIST / build_meta.build_wheel(str(_DIST))
         build_meta.build_sdist(str(_DIST))
     _platform_wheel(pure)
-    # What it fetches stays in build/, for the next time.
+    # The files that the build downloads stay in build/ for the next time.
     shutil.copy(build_nar(_ROOT / "build"), _DIST)
     for path in (*_for_operators(), _ROOT / "requirements.lock"):
         shutil.copy(path, _DIST)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _platform_wheel(pure: Path) -> None:
-    """The pure wheel with the folders that `cdc compile` has made of the same sources."""
+    """Make the wheel of this platform: the pure wheel and the folders that `cdc compile` has made of the same sources."""
     modules = (compiled_folder(), row_path.compiled_folder())
     folders = [folder for folder in (*modules, native_folder()) if folder.is_dir()]
     if not all(folder.is_dir() for folder in modules):
@@ -116,7 +116,7 @@ def _for_operators() -> Iterator[Path]:
 
 
 def _chart(version: str) -> None:
-    """As `helm package` makes it, which would need helm."""
+    """Make the chart's archive as `helm package` does, without helm."""
     with tarfile.open(_DIST / f"cassandra-cdc-{version}.tgz", "w:gz") as archive:
         archive.add(_ROOT / "deploy" / "helm" / "cassandra-cdc", "cassandra-cdc", filter=_of_nobody)
 
@@ -128,8 +128,8 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _bill(pure: Path) -> None:
-    """The packages that the lock pins, with their hashes, and ourselves."""
-    # In an environment of its own: what it needs must not change what is tested.
+    """Make the SBOM: the packages that the lock pins, with their hashes, and this project."""
+    # cyclonedx-py has its own environment, so that its dependencies do not change the environment of the tests.
     python = _ROOT / "build" / "sbom-env" / "bin" / "python"
     _run(sys.executable, "-m", "venv", "--clear", python.parent.parent)
     _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", _SBOM)
@@ -144,7 +144,7 @@ def _sums() -> None:
 
 
 def check() -> None:
-    """The sums are right; the wheel, installed in a new environment, runs its compiled modules and builds the NAR."""
+    """Check SHA256SUMS. Check that the wheel, installed in a new environment, runs its compiled modules and builds the NAR."""
     _run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=_DIST)
     wheels = sorted(_DIST.glob("*.whl"), key=lambda path: path.name.endswith("-py3-none-any.whl"))
     with tempfile.TemporaryDirectory(prefix="cdc-dist-") as scratch:

@@ -1,6 +1,6 @@
 """The Grafana dashboard of a line: `python deploy/monitoring/dashboard.py` writes cassandra-cdc-dashboard.json.
 
-Import the JSON in Grafana. A test makes it anew and compares, and checks that agents and brokers export each metric.
+Import the JSON in Grafana. A test generates it again and compares, and checks that agents and brokers export each metric.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NODE: Final = 'instance=~"$agent"'
 _TABLE: Final = 'instance=~"$agent",table=~"$table"'
 _USER: Final = "pulsar_source_user_metric_"
 _RATE: Final = "[$__rate_interval]"
-# As in alerts.yaml: of the default topicPrefix.
+# As in alerts.yaml: the tables' events topics with the default topicPrefix.
 _EVENTS: Final = 'topic=~".*/cdc-events-[^/]+[.].+",topic!~".*/cdc-events-expiry-.+"'
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """A graph: what it shows, in which unit, and its queries with their legends."""
+    """A graph: title, description, unit, and queries with their legends."""
 
     title: str
     text: str

@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- merge $own .Values.agent.options | toYaml }}
 {{- end }}
 
-{{/* Where Pulsar is, and the names that the agents use there, for the watch and the resolved timestamps. */}}
+{{/* line.yaml for the watch and the resolved timestamps: Pulsar's addresses, and the agents' topic prefix and subscription. */}}
 {{- define "cassandra-cdc.lineOptions" -}}
 {{- $own := dict
   "pulsarServiceUrl" .Values.pulsar.serviceUrl
@@ -35,7 +35,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- merge (dict) .Values.watch.line $own (pick .Values.agent.options "topicPrefix" "eventsSubscriptionName") | toYaml }}
 {{- end }}
 
-{{/* What the "restricted" standard of Kubernetes asks of a container. */}}
+{{/* The settings that Kubernetes' Pod Security Standard "restricted" requires of a container. */}}
 {{- define "cassandra-cdc.restricted" -}}
 runAsNonRoot: true
 allowPrivilegeEscalation: false
@@ -63,7 +63,7 @@ livenessProbe:
   periodSeconds: 30
   failureThreshold: 20
 readinessProbe:
-  # Ready with or without servers: the pod is Cassandra's, and has to serve while Pulsar is away. /readyz is for alarms.
+  # The agent counts as ready also without Pulsar, because the pod is Cassandra's, which has to serve then. /readyz is for alarms.
   tcpSocket: {port: cdc-http}
 securityContext:
   runAsUser: {{ .Values.agent.userId }}

@@ -1,9 +1,9 @@
 """Backlogs of any size, in segments of any size, made of mutations that a real Cassandra wrote.
 
-A node writes some thousand rows once. A backlog repeats their bytes in its own segments, framed and checksummed as Cassandra
-does, each with the index of a completed segment. So a backlog of a million mutations takes seconds, not the hour that a million
-writes by a driver may take, and the size of segments can vary. The agent sees no difference: it gets one event for each
-mutation, of as many different rows as were written.
+A node writes some thousand rows once. A backlog repeats their bytes in its own segments, framed and checksummed as
+Cassandra does, each with the index of a completed segment. So a backlog of a million mutations takes seconds, not the
+hour that a million writes by a driver may take, and the size of segments can vary. The agent sees no difference: it
+gets one event for each mutation, of as many different rows as were written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _KEYSPACE: Final = "bench"
 
 
 def entries_of_a_node(node: CassandraNode, rows: int) -> list[bytes]:
-    """Write rows as in the published figures of other systems (text and int key, five columns). Return their framed mutations."""
+    """Write rows as in the published figures of other systems (text and int key, five columns). Return their framed
+    mutations."""
     with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
         # The machine may be busy with other work.
         session.default_timeout = 120

@@ -1,8 +1,8 @@
 """Commit log segments of a typical load, written by a real Cassandra, on which decoders are timed.
 
-There is one table of customers' orders with a text and a bigint key and six values. Of 20 writes, 15 are whole rows, two change
-two columns, one writes with a TTL, one adds to a map, and one deletes a row. Then the node is stopped. Its folder stays, because
-Cassandra's own reader takes the schema from there.
+There is one table of customers' orders with a text and a bigint key and six values. Of 20 writes, 15 are whole rows,
+two change two columns, one writes with a TTL, one adds to a map, and one deletes a row. Then the node is stopped. Its
+folder stays, because Cassandra's own reader takes the schema from there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Load:
 
 
 def write_load(folder: Path, mutations: int) -> Load:
-    """Write this number of mutations to a new node below `folder`, or return the load that an earlier call left there."""
+    """Write this number of mutations to a new node below `folder`, or return the load that an earlier call left
+    there."""
     load = Load(node_folder=folder / "cassandra-1", schema_file=folder / "schema.json")
     if load.schema_file.exists():
         return load

@@ -1,9 +1,9 @@
 """Compares the commit log as a DataFrame with Cassandra's own CommitLogReader: `make bench-commitlog`.
 
-Both read the same segments of a real Cassandra in turns. For us, they are in an archive, as an agent keeps it. Spark runs with
-one core, and all of its CPU counts: driver, JVM and Python worker. Cassandra's reader has a handler that does nothing, and its
-JVM is warm; the CPU of its thread counts. It converts no value to text. So `values=cql` is the fair comparison; `values=json` is
-the option that most users have.
+Both read the same segments of a real Cassandra in turns. For us, they are in an archive, as an agent keeps it. Spark
+runs with one core, and all of its CPU counts: driver, JVM and Python worker. Cassandra's reader has a handler that does
+nothing, and its JVM is warm; the CPU of its thread counts. It converts no value to text. So `values=cql` is the fair
+comparison; `values=json` is the option that most users have.
 
     python -m benchmarks.commitlog_frame [--mutations 160000] [--passes 3] [--folder FOLDER] [--json]
 """

@@ -2,19 +2,21 @@
 
     python -m benchmarks.connector [--rows 100000] [--only distinct --only delay ...] [--json]
 
-Each table's changes are written while the agent publishes them. Then a source is deployed by `pulsar-admin`, and drains them
-alone. The first fifth of a backlog, 60,000 rows at most, is warm-up and does not count. CPU is user and system time of the child
-(Python), the host (the instance's JVM), Cassandra and Pulsar, for each record of the data topic. Memory is the largest RSS of
-host and child together. Cassandra and Pulsar run with both of the JVM's compilers, as in service. The machine also runs the
-servers, so each line has the load average.
+Each table's changes are written while the agent publishes them. Then a source is deployed by `pulsar-admin`, and drains
+them alone. The first fifth of a backlog, 60,000 rows at most, is warm-up and does not count. CPU is user and system
+time of the child (Python), the host (the instance's JVM), Cassandra and Pulsar, for each record of the data topic.
+Memory is the largest RSS of host and child together. Cassandra and Pulsar run with both of the JVM's compilers, as in
+service. The machine also runs the servers, so each line has the load average.
 
-- *delay*: from a row's write time to the publish time of its record, at a few writes a second, through agent and connector.
+- *delay*: from a row's write time to the publish time of its record, at a few writes a second, through agent and
+  connector.
 - *many*: one source for 50 tables, each with a backlog.
 - *expiring*: rows with a TTL, without `expiry.publish` and with it, in turns.
-- *hot*: there is no warm-up, and there are fewer records than changes, because one read serves all waiting changes of a key.
+- *hot*: there is no warm-up, and there are fewer records than changes, because one read serves all waiting changes of a
+  key.
 
-With `--rival-nar`, DataStax's connector drains the same rows of *distinct*, in turns with ours, `--turns` times each, with
-medians at the end. Without it, nothing is compared.
+With `--rival-nar`, DataStax's connector drains the same rows of *distinct*, in turns with ours, `--turns` times each,
+with medians at the end. Without it, nothing is compared.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ class _Bench:
         return self._drain(scenario.table, count, options, [scenario.table], [f"data-{scenario.table}"])
 
     def turns(self, scenario: Scenario, rows: int, archive: Path, turns: int) -> Iterator[tuple[Drain, Drain]]:
-        """Drain the same changes with our source, then with DataStax's, `turns` times. Each turn has its own subscription."""
+        """Drain the same changes with our source, then with DataStax's, `turns` times. Each turn has its own
+        subscription."""
         count = self._write(scenario, rows)
         line, table = self._line, scenario.table
         names = self._subscriptions(table, turns)

@@ -30,8 +30,8 @@ SUBSCRIPTION: Final = "sub"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """The figures of one backlog. Rate and CPU are from the end of the warm-up to the last record; memory is the largest of the
-    whole drain."""
+    """The figures of one backlog. Rate and CPU are from the end of the warm-up to the last record; memory is the
+    largest of the whole drain."""
 
     name: str
     rows: int
@@ -115,7 +115,8 @@ def _processes(name: str, *, has_child: bool) -> list[psutil.Process]:
 
 
 def messages_in(sandbox: Sandbox, topic: str) -> int:
-    """The number of messages that were published to a topic since the broker loaded it; 0 if the topic does not exist."""
+    """The number of messages that were published to a topic since the broker loaded it; 0 if the topic does not
+    exist."""
     url = f"{sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/{topic}/stats"
     response = rest().get(url)
     return int(response.json()["msgInCounter"]) if response.is_success else 0
@@ -157,8 +158,8 @@ def drain(
 ) -> Drain:  # fmt: skip
     """Watch the source until all rows are on the data topics, or until all events are acknowledged.
 
-    `reads` returns Cassandra's count of reads of the table. Raises click.ClickException, also when a process of the source ends,
-    because the figures of its successor would not be comparable.
+    `reads` returns Cassandra's count of reads of the table. Raises click.ClickException, also when a process of the
+    source ends, because the figures of its successor would not be comparable.
     """
     try:
         return _drain(

@@ -1,8 +1,9 @@
 """Compares our decoder, compiled and as plain Python, with Cassandra's own CommitLogReader: `make bench-decode`.
 
-All read the same segments of a real Cassandra, with one thread each, and in turns, so that other load on the machine affects all
-of them. Cassandra's reader has a handler that does nothing. Its JVM is warm: it has both compilers, and reads all segments some
-times before a pass counts. The result of a reader is the CPU time of its thread in its fastest pass.
+All read the same segments of a real Cassandra, with one thread each, and in turns, so that other load on the machine
+affects all of them. Cassandra's reader has a handler that does nothing. Its JVM is warm: it has both compilers, and
+reads all segments some times before a pass counts. The result of a reader is the CPU time of its thread in its fastest
+pass.
 
     python -m benchmarks.decode [--mutations 160000] [--passes 5] [--folder FOLDER] [--json]
 """

@@ -1,7 +1,7 @@
 """Runs our decoder over segments: the counterpart of java/ReaderBenchmark.java, started by benchmarks.decode.
 
-It makes one pass for each line on stdin, `mutations` (entry to mutation) or `events` (entry to event), and answers with one line
-of JSON.
+It makes one pass for each line on stdin, `mutations` (entry to mutation) or `events` (entry to event), and answers with
+one line of JSON.
 """
 
 from __future__ import annotations

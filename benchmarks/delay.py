@@ -1,9 +1,10 @@
-"""Measures the delay from Cassandra's sync to the events topic, an idle agent's CPU, and a busy agent's effect on Cassandra.
+"""Measures the delay from Cassandra's sync to the events topic, an idle agent's CPU, and a busy agent's effect on
+Cassandra.
 
     python -m benchmarks.delay [--seconds 15] [--rate 1000] [--json]
 
-- *delay*: rows are written at the given rate. An event's delay begins when the segment's index is first seen to cover its
-  position (checked every 2 ms), and ends with the publish time, which has milliseconds.
+- *delay*: rows are written at the given rate. An event's delay begins when the segment's index is first seen to cover
+  its position (checked every 2 ms), and ends with the publish time, which has milliseconds.
 - *idle*: the agent's CPU over some seconds without a write, as a share of one core.
 - *Cassandra*: rows are written with 16 requests in flight, without the agent and with it, in turns.
 """
@@ -96,7 +97,8 @@ class SyncTimes:
 
 
 def _write(session: Session, table: str, seconds: float, rate: float | None) -> list[float]:
-    """Write at a rate, or without one as fast as `_IN_FLIGHT` requests allow. Return the latency of each write in seconds."""
+    """Write at a rate, or without one as fast as `_IN_FLIGHT` requests allow. Return the latency of each write in
+    seconds."""
     insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
     latencies: list[float] = []
     room = threading.Semaphore(_IN_FLIGHT if rate is None else 1_000)
@@ -145,7 +147,8 @@ def _delays(sandbox: Sandbox, session: Session, seconds: float, rate: float) -> 
 def write_to_publish(
     sandbox: Sandbox, session: Session, table: str, *, seconds: float, rate: float, settle_s: float = 3
 ) -> Spread:
-    """Measure the time from the write time of each row, which the coordinator sets, to its publish time. The agent must run."""
+    """Measure the time from the write time of each row, which the coordinator sets, to its publish time. The agent must
+    run."""
     with RawWriter(sandbox.node, session, f"INSERT INTO {table} (pk, v) VALUES (?, ?)") as writer:
         writer.write(small_rows(100), 50)
         time.sleep(1)

@@ -1,12 +1,13 @@
-"""Measures a backlog to the events topic: rate, CPU for each event, memory by size of backlog and of segments, and a profile.
+"""Measures a backlog to the events topic: rate, CPU for each event, memory by size of backlog and of segments, and a
+profile.
 
-Each run of the agent has its own backlog (benchmarks/backlog.py), working directory and topics, so that runs can be repeated.
-The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours.
+Each run of the agent has its own backlog (benchmarks/backlog.py), working directory and topics, so that runs can be
+repeated. The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours.
 
     python -m benchmarks.drain [--events 200000] [--runs 3] [--no-memory] [--no-profile] [--rival-agent JAR] [--json]
 
-CPU is user and system time of the agent's process. Memory is its largest PSS, and its largest resident set as the kernel counts
-it. The machine also runs the servers, so each line has the load average.
+CPU is user and system time of the agent's process. Memory is its largest PSS, and its largest resident set as the
+kernel counts it. The machine also runs the servers, so each line has the load average.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _MEMORY_RUNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """One run. `seconds`: from the first acknowledged events that were seen to the last event; `events`: the number in this time."""
+    """One run. `seconds`: from the first acknowledged events that were seen to the last event; `events`: the number in
+    this time."""
 
     backlog: Backlog
     events: int
@@ -148,7 +150,8 @@ def _peak_rss(pid: int) -> int:
 
 
 def _acknowledged(agent: AgentProcess) -> int:
-    """The number of acknowledged events. It is from the metrics page, which is current; the status file may be a second old."""
+    """The number of acknowledged events. It is from the metrics page, which is current; the status file may be a second
+    old."""
     page = rest().get(f"http://{agent.status()['http']}/metrics", timeout=30).text
     found = re.search(r"^cdc_agent_events_acknowledged_total ([\d.e+]+)$", page, re.MULTILINE)
     assert found is not None

@@ -2,11 +2,12 @@
 
     python -m benchmarks.expiry [--keys 10000000] [--in-a-message 100]
 
-The connector's own code for expiries stores the keys in a Pulsar standalone. No Cassandra and no source run. Keys share a message
-if they expire in the same second, belong to one partition of the events topic and were published within 0.2 s. So a message has
-more keys if more rows are written. `--in-a-message` sets the number of keys. Each message has its own second, the first is a day
-ahead. The memory is the growth of the broker's heap after a full collection, and the size of its index of delayed messages by
-its own metric. Both are read again after the topic was unloaded, as after a restart of the broker.
+The connector's own code for expiries stores the keys in a Pulsar standalone. No Cassandra and no source run. Keys share
+a message if they expire in the same second, belong to one partition of the events topic and were published within 0.2
+s. So a message has more keys if more rows are written. `--in-a-message` sets the number of keys. Each message has its
+own second, the first is a day ahead. The memory is the growth of the broker's heap after a full collection, and the
+size of its index of delayed messages by its own metric. Both are read again after the topic was unloaded, as after a
+restart of the broker.
 """
 
 from __future__ import annotations

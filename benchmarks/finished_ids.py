@@ -1,4 +1,5 @@
-"""Measures CPU and memory of storing positions when many segments are finished, as ratios to a thousand finished segments.
+"""Measures CPU and memory of storing positions when many segments are finished, as ratios to a thousand finished
+segments.
 
 python -m benchmarks.finished_ids
 """

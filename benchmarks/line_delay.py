@@ -1,11 +1,12 @@
-"""Measures the delay from insert to events topic and data topic, ours and DataStax's, with Cassandra's default sync of 10 s.
+"""Measures the delay from insert to events topic and data topic, ours and DataStax's, with Cassandra's default sync of
+10 s.
 
     python -m benchmarks.line_delay [--rate 20 --rate 1000] [--seconds 30] [--turns 3] [--rival-agent JAR --rival-nar NAR] [--json]
 
-Each line has its own Cassandra 4.0. All share one Pulsar, and all servers have both of the JVM's compilers. The lines run in
-turns: ours with `readUnsynced`, ours without it, DataStax's with its defaults, then again. A delay begins with the write time of
-the row, which the coordinator sets, and ends with the publish time, which has milliseconds. Rows that are written while the JVMs
-warm up do not count.
+Each line has its own Cassandra 4.0. All share one Pulsar, and all servers have both of the JVM's compilers. The lines
+run in turns: ours with `readUnsynced`, ours without it, DataStax's with its defaults, then again. A delay begins with
+the write time of the row, which the coordinator sets, and ends with the publish time, which has milliseconds. Rows that
+are written while the JVMs warm up do not count.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class _Bench:
         name = f"{prefix}{table}"
         with deployed(self._sandbox, archive, name, f"data-{name}", {**config, **own}, node=node):
             with RawWriter(node, session, f"INSERT INTO bench.{table} (pk, v) VALUES (?, ?)") as writer:
-                # The warm-up has the rate of the measurement. At a lower rate, the JVMs would compile during the measurement.
+                # The warm-up has the rate of the measurement. At a lower rate, the JVMs would compile during the
+                # measurement.
                 writer.write(small_rows(int(self._warm_s * rate)), rate)
                 time.sleep(_DEFAULT_SYNC_MS / 1000 + 1)
                 # Cassandra's write times are taken from a clock with milliseconds.
@@ -129,7 +131,8 @@ class _Bench:
         )
 
     def _make_topic(self, topic: str, *, is_rival: bool) -> None:
-        """Create the topic and its subscription for DataStax's agent, which leaves this to the operator. Ours creates them."""
+        """Create the topic and its subscription for DataStax's agent, which leaves this to the operator. Ours creates
+        them."""
         if is_rival:
             path = f"{self._sandbox.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
             rest().put(path).raise_for_status()

@@ -18,7 +18,8 @@ _RATE_HZ: Final = 200
 
 
 class Profiler:
-    """Samples a process from the creation of this object until the process ends. A compiled function counts for its Python caller."""
+    """Samples a process from the creation of this object until the process ends. A compiled function counts for its
+    Python caller."""
 
     def __init__(self, pid: int) -> None:
         found = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")

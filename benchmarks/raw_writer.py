@@ -1,7 +1,9 @@
-"""RawWriter: writes rows to one node over the native protocol, with little CPU, which leaves the machine to the measured programs.
+"""RawWriter: writes rows to one node over the native protocol, with little CPU, which leaves the machine to the
+measured programs.
 
-The driver needs about 150 us for a write, which is most of two cores at 5,000 writes a second. Here a write is one EXECUTE frame
-of a statement that the driver has prepared. Frames that are due are sent together, and answers are only counted.
+The driver needs about 150 us for a write, which is most of two cores at 5,000 writes a second. Here a write is one
+EXECUTE frame of a statement that the driver has prepared. Frames that are due are sent together, and answers are only
+counted.
 
 Source: native_protocol_v4.spec, sections 2 (frame), 4.1.1 STARTUP, 4.1.6 EXECUTE, 4.2.5 RESULT.
 """

@@ -1,8 +1,8 @@
 """Measures DataStax's agent: its jar in the JVM of a real Cassandra 4.0 drains a backlog to the same Pulsar as ours.
 
-It has the best conditions: both of the JVM's compilers, as in service, and a warm JVM. A first backlog does not count. Then
-Pulsar is stopped, the backlog is written, Pulsar is started again, and the first 60,000 events after that do not count either.
-CPU is that of the whole JVM, because the agent is a part of it.
+It has the best conditions: both of the JVM's compilers, as in service, and a warm JVM. A first backlog does not count.
+Then Pulsar is stopped, the backlog is written, Pulsar is started again, and the first 60,000 events after that do not
+count either. CPU is that of the whole JVM, because the agent is a part of it.
 
 It is measured with its defaults, which publish each event alone, and with `pulsarBatchDelayInMs=10`, the option that makes it
 fastest.
@@ -27,7 +27,8 @@ from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
 __all__ = ["AS_IN_SERVICE", "RIVAL_CASSANDRA", "WITHOUT_RIVAL", "RivalFigures", "measure_rival"]
 
 AS_IN_SERVICE: Final = ("-XX:TieredStopAtLevel=4",)
-"""The option for both of the JVM's compilers. By default, servers of the sandbox have only the first, so that they start fast."""
+"""The option for both of the JVM's compilers. By default, servers of the sandbox have only the first, so that they
+start fast."""
 
 WITHOUT_RIVAL: Final = (
     "DataStax's agent was not measured: --rival-agent JAR (make: RIVAL_AGENT=JAR) runs it beside ours"
@@ -60,7 +61,8 @@ class RivalFigures:
 
 
 def measure_rival(jar: Path, pulsar: Sandbox, events: int, turn: int = 0) -> list[RivalFigures]:
-    """Drain `events` events to the Pulsar of this sandbox, once with each choice of options. Each turn has its own topics.
+    """Drain `events` events to the Pulsar of this sandbox, once with each choice of options. Each turn has its own
+    topics.
 
     Raises click.ClickException when the agent does not run.
     """

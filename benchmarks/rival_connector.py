@@ -1,8 +1,9 @@
-"""Measures DataStax's connector: its archive on the same Pulsar, with the same changes as its own agents would publish them.
+"""Measures DataStax's connector: its archive on the same Pulsar, with the same changes as its own agents would publish
+them.
 
-Its events are one message a row, with separate key and value (KEY_VALUE, SEPARATED). The key is the row's primary key in Avro,
-the value has digest and node (`schemas`, DataStax's agents 2.3.9). The events are on their own topic. The connector reads the
-same rows of the same Cassandra, and its records go to their own topic.
+Its events are one message a row, with separate key and value (KEY_VALUE, SEPARATED). The key is the row's primary key
+in Avro, the value has digest and node (`schemas`, DataStax's agents 2.3.9). The events are on their own topic. The
+connector reads the same rows of the same Cassandra, and its records go to their own topic.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _make_topic(sandbox: Sandbox, subscriptions: Sequence[str]) -> None:
 def _send(sandbox: Sandbox, session: Session) -> int:
     """Send a message for each row, and return how many were sent and acknowledged.
 
-    A Java producer sends them, because its messages have a schema version. The connector reads with AutoConsumeSchema: it takes a
-    message without a version for BYTES, and ends with a ClassCastException.
+    A Java producer sends them, because its messages have a schema version. The connector reads with AutoConsumeSchema:
+    it takes a message without a version for BYTES, and ends with a ClassCastException.
     """
     topic, count = f"persistent://public/default/{_TOPIC}", 0
     with tempfile.TemporaryDirectory() as classes:

@@ -4,18 +4,19 @@
 
 The stages:
 
-- `read` scans the same records completely and drops them: raw; raw and typed; and both by the pulsar-spark connector on PySpark
-  3.5, which Spark's users have without us. A tenth of the records are deletions.
-- `bounds` is a read without a broker: the same rows from Python's memory, and `from_avro` over bytes that Spark has cached.
+- `read` scans the same records completely and drops them: raw; raw and typed; and both by the pulsar-spark connector on
+  PySpark 3.5, which Spark's users have without us. A tenth of the records are deletions.
+- `bounds` is a read without a broker: the same rows from Python's memory, and `from_avro` over bytes that Spark has
+  cached.
 - `mirror` is a mirror of the whole backlog.
 - `backfill` reads a table's keys from a real Cassandra and sends its events.
-- `changes` runs a mirror for each size, then micro-batches of 1,000 records of rows all over the table. It counts what Spark
-  reads and writes for them. `growth` runs the reads, then the same.
+- `changes` runs a mirror for each size, then micro-batches of 1,000 records of rows all over the table. It counts what
+  Spark reads and writes for them. `growth` runs the reads, then the same.
 - `small` runs a mirror of 20,000 records and micro-batches of 1,000, and the job that a user would write by hand
   (benchmarks/spark_small.py).
 
-Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers together). The machine also runs the
-servers, so each line has the load average.
+Memory is the largest PSS of the driver (this process, Spark's JVM and its Python workers together). The machine also
+runs the servers, so each line has the load average.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Topics:
         return {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": name, "minPartitions": "4"}
 
     def more(self, options: Mapping[str, str], updates: int, rows: int = 20_000) -> None:
-        """Write `updates` further records of rows all over the first `rows`. A tenth are deletions, some of deleted rows."""
+        """Write `updates` further records of rows all over the first `rows`. A tenth are deletions, some of deleted
+        rows."""
         self._updates += updates
         self._write(
             options["topic"],
@@ -127,7 +129,8 @@ def _row(number: int) -> dict[str, str | int | float]:
 
 
 def read_stage(spark: SparkSession, options: dict[str, str], rows: int) -> Iterator[Measured]:
-    """Read raw, raw and typed, and the same by the pulsar-spark connector, in the environment of PySpark 3.5. All are warm."""
+    """Read raw, raw and typed, and the same by the pulsar-spark connector, in the environment of PySpark 3.5. All are
+    warm."""
     raw = raw_batch(spark, options)
     scan(typed(raw, options).select(*COLUMNS))
     yield timed(_RAW, rows, lambda: scan(raw))

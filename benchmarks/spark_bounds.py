@@ -1,7 +1,7 @@
 """Comparisons for the raw read: the cost of any Python Data Source, and the reader that Spark's users have without us.
 
-`from_memory` is a Python Data Source whose rows are in files of Arrow record batches, without broker, client and messages. Its
-time is the time that Spark needs to hand the raw columns from Python to the JVM.
+`from_memory` is a Python Data Source whose rows are in files of Arrow record batches, without broker, client and
+messages. Its time is the time that Spark needs to hand the raw columns from Python to the JVM.
 
 `python -m benchmarks.spark_bounds OPTIONS ROWS JARS...`, by the interpreter of PySpark 3.5, scans the topic by the
 pulsar-spark connector and prints a line of JSON: raw, and raw and typed.

@@ -127,7 +127,8 @@ class Meter:
 
 
 def _family() -> list[psutil.Process]:
-    """This process and Spark's processes, without the servers, which belong to the sandbox's supervisor, and the writer."""
+    """This process and Spark's processes, without the servers, which belong to the sandbox's supervisor, and the
+    writer."""
     me = psutil.Process()
     spark = [each for each in me.children() if "SparkSubmit" in " ".join(_command(each))]
     return [me, *spark, *[below for each in spark for below in each.children(recursive=True)]]

@@ -1,7 +1,8 @@
-"""Measures the fixed cost of the mirror: small runs of it and of the job that a user would write by hand, in one session, in turns.
+"""Measures the fixed cost of the mirror: small runs of it and of the job that a user would write by hand, in one
+session, in turns.
 
-The job by hand takes typed rows, the newest record of each key by a window, and one `MERGE` into a Delta table. It has no
-markers, no static columns, no expiry and no order between partitions. Its cost is the minimum for a micro-batch.
+The job by hand takes typed rows, the newest record of each key by a window, and one `MERGE` into a Delta table. It has
+no markers, no static columns, no expiry and no order between partitions. Its cost is the minimum for a micro-batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def small_stage(
     rows: int,
     folder: Path,
 ) -> Iterator[Measured]:
-    """Measure a first run of `rows` records, then micro-batches of 1,000: by hand, as a mirror, and with changes and history.
+    """Measure a first run of `rows` records, then micro-batches of 1,000: by hand, as a mirror, and with changes and
+    history.
 
     `topic` creates a topic with a number of records and returns its options; `more` writes a number of updates to it.
     """

@@ -1,7 +1,7 @@
 """Measures the rate of every stage and the cost of the whole demo, each with the machine's load: `make bench`.
 
-It is one run with real servers and one table as in the published figures of other systems (text and int key, five columns). The
-backlog is written first. Then each stage drains it alone, so that other stages do not affect its figures.
+It is one run with real servers and one table as in the published figures of other systems (text and int key, five
+columns). The backlog is written first. Then each stage drains it alone, so that other stages do not affect its figures.
 
     python -m benchmarks.stages [--rows 30000] [--no-demo] [--rival-agent JAR] [--json]
 """

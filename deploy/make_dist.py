@@ -75,7 +75,8 @@ def main() -> None:
 
 
 def _platform_wheel(pure: Path) -> None:
-    """Make the wheel of this platform: the pure wheel and the folders that `cdc compile` has made of the same sources."""
+    """Make the wheel of this platform: the pure wheel and the folders that `cdc compile` has made of the same
+    sources."""
     modules = (compiled_folder(), row_path.compiled_folder())
     folders = [folder for folder in (*modules, native_folder()) if folder.is_dir()]
     if not all(folder.is_dir() for folder in modules):
@@ -144,7 +145,8 @@ def _sums() -> None:
 
 
 def check() -> None:
-    """Check SHA256SUMS. Check that the wheel, installed in a new environment, runs its compiled modules and builds the NAR."""
+    """Check SHA256SUMS. Check that the wheel, installed in a new environment, runs its compiled modules and builds the
+    NAR."""
     _run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=_DIST)
     wheels = sorted(_DIST.glob("*.whl"), key=lambda path: path.name.endswith("-py3-none-any.whl"))
     with tempfile.TemporaryDirectory(prefix="cdc-dist-") as scratch:

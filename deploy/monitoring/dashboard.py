@@ -1,6 +1,7 @@
 """The Grafana dashboard of a line: `python deploy/monitoring/dashboard.py` writes cassandra-cdc-dashboard.json.
 
-Import the JSON in Grafana. A test generates it again and compares, and checks that agents and brokers export each metric.
+Import the JSON in Grafana. A test generates it again and compares, and checks that agents and brokers export each
+metric.
 """
 
 from __future__ import annotations

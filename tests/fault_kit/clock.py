@@ -1,7 +1,8 @@
 """A wall clock for Python processes that can be stepped from outside.
 
-A file holds one double: the seconds by which `time.time()` is wrong. The agent gets the clock from a `sitecustomize` on its
-path. The connector's child gets it from a wrapper around its interpreter, because the child runs isolated, without our path.
+A file holds one double: the seconds by which `time.time()` is wrong. The agent gets the clock from a `sitecustomize` on
+its path. The connector's child gets it from a wrapper around its interpreter, because the child runs isolated, without
+our path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the nodes of a run write their commit log: plain, compressed or encrypted.
 
-It is always synced by batch. A compressed or encrypted section reaches its file only when it is synced. With periodic syncs,
-kill -9 of a node would lose writes that Cassandra had acknowledged, and no agent could know of them.
+It is always synced by batch. A compressed or encrypted section reaches its file only when it is synced. With periodic
+syncs, kill -9 of a node would lose writes that Cassandra had acknowledged, and no agent could know of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _COMPRESSORS: Final = {
 
 
 def commitlog_settings(encoding: CommitLogEncoding, folder: Path) -> dict[str, Json]:
-    """Return settings of `cassandra.yaml`, and make the key store of encrypted segments in the folder. Raises FaultRunError."""
+    """Return settings of `cassandra.yaml`, and make the key store of encrypted segments in the folder. Raises
+    FaultRunError."""
     settings: dict[str, Json] = dict(_SYNCED_BY_BATCH)
     if encoding in _COMPRESSORS:
         settings["commitlog_compression"] = [{"class_name": _COMPRESSORS[encoding]}]

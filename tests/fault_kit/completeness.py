@@ -1,7 +1,7 @@
 """Checks of resolved timestamps while faults strike.
 
-No value that was acknowledged before a resolved timestamp may be missing on the data topic. The bug to find is a timestamp
-that comes too early. So a check gets the timestamp first, and then reads the data topic to its end.
+No value that was acknowledged before a resolved timestamp may be missing on the data topic. The bug to find is a
+timestamp that comes too early. So a check gets the timestamp first, and then reads the data topic to its end.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletenessOptions:
-    """`checks`: the least number of checks. The run ends after this number of checks and after the last fault of the plan.
-    `with_mirror`: a Spark job updates a mirror at the same time, and each run of the job is checked as well."""
+    """`checks`: the least number of checks. The run ends after this number of checks and after the last fault of the
+    plan. `with_mirror`: a Spark job updates a mirror at the same time, and each run of the job is checked as well."""
 
     seed: int
     folder: Path
@@ -75,8 +75,8 @@ class _Missing:
 
 @dataclass(slots=True, kw_only=True)
 class CompletenessReport:
-    """`wrong` has a line for each missing value. `moved`: how many checks found a new timestamp. `sensitive`: how many checks
-    would have found a missing value if the timestamp had come a second too early."""
+    """`wrong` has a line for each missing value. `moved`: how many checks found a new timestamp. `sensitive`: how many
+    checks would have found a missing value if the timestamp had come a second too early."""
 
     seed: int
     checks: int = 0
@@ -121,7 +121,8 @@ class CompletenessReport:
 
 
 def run_completeness(options: CompletenessOptions, *, say: Callable[[str], None]) -> CompletenessReport:
-    """Start everything, strike faults, check, and stop. Raises FaultRunError and SandboxError when a part does not start."""
+    """Start everything, strike faults, check, and stop. Raises FaultRunError and SandboxError when a part does not
+    start."""
     report = CompletenessReport(seed=options.seed)
     shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
     options.folder.mkdir(parents=True)

@@ -12,8 +12,8 @@ Login = tuple[str, str]
 """Name and password."""
 
 CONNECTOR_LOGIN: Final[Login] = ("line", "not a secret: of a node on loopback")
-"""The login of agents and connector on nodes that ask for a password. It is no superuser, because guardrails do not apply to
-superusers."""
+"""The login of agents and connector on nodes that ask for a password. It is no superuser, because guardrails do not
+apply to superusers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,8 @@ class DataTopicAdmin:
         return found
 
     def wait_for_records(self, partitions: range, timeout_s: float) -> int:
-        """Wait until a partition has a record, or until the time is over. Return how many of the partitions have one."""
+        """Wait until a partition has a record, or until the time is over. Return how many of the partitions have
+        one."""
         deadline = time.monotonic() + timeout_s
         while (used := sum(map(self._has_record, partitions))) == 0 and time.monotonic() < deadline:
             time.sleep(_LOOK_S)

@@ -1,8 +1,8 @@
 """Full disks: `cdc_raw`, the files that an agent writes, and the spill folder.
 
-On one disk, a move is a rename, which a limit on the size of files does not stop. So the spill folder is on another file
-system, where a move is a copy. The agent off-loads only segments that are finished and not published yet. So `disk-spill`
-silences Pulsar and fills segments.
+On one disk, a move is a rename, which a limit on the size of files does not stop. So the spill folder is on another
+file system, where a move is a copy. The agent off-loads only segments that are finished and not published yet. So
+`disk-spill` silences Pulsar and fills segments.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _FAILED_MOVES: Final = "cdc_agent_spill_failures_total "
 
 @contextmanager
 def cdc_raw_filled(cdc_raw: Path, share: float) -> Iterator[None]:
-    """Take this share of the size that Cassandra allows for `cdc_raw`. Cassandra and the agent count a sparse file by its length."""
+    """Take this share of the size that Cassandra allows for `cdc_raw`. Cassandra and the agent count a sparse file by
+    its length."""
     ballast = cdc_raw / _BALLAST
     try:
         with ballast.open("wb") as file:
@@ -86,8 +87,8 @@ def files_limited(agent: AgentProcess, limit: Limit) -> Iterator[None]:
 
 
 def folder_on_another_disk(folder: Path) -> Path | None:
-    """Return a new folder in /dev/shm, which the caller removes. Return None if /dev/shm is not writable, has not enough free
-    space, or is the file system of the given folder."""
+    """Return a new folder in /dev/shm, which the caller removes. Return None if /dev/shm is not writable, has not
+    enough free space, or is the file system of the given folder."""
     try:
         is_other = _MEMORY.stat().st_dev != folder.stat().st_dev
         if not is_other or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _MIN_FREE_BYTES:
@@ -98,8 +99,8 @@ def folder_on_another_disk(folder: Path) -> Path | None:
 
 
 def fill_segments(session: Session, segments: int) -> None:
-    """Write until each node has finished about this number of segments, each with a change of a table with CDC. Stop early
-    if a statement fails, for example because a node is down."""
+    """Write until each node has finished about this number of segments, each with a change of a table with CDC. Stop
+    early if a statement fails, for example because a node is down."""
     with suppress(DriverException, NoHostAvailable):
         for number in range(segments * _ROWS_OF_A_SEGMENT):
             for statement in (
@@ -110,7 +111,8 @@ def fill_segments(session: Session, segments: int) -> None:
 
 
 def failed_moves(agent: AgentProcess) -> int:
-    """How many moves of segments have failed since the agent's start. Raises SandboxError when it does not give its metrics."""
+    """How many moves of segments have failed since the agent's start. Raises SandboxError when it does not give its
+    metrics."""
     try:
         # Not from the status file, because the agent may be unable to write it.
         page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text

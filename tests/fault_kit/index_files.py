@@ -63,7 +63,8 @@ def _wrong(right: str, kind: FaultKind) -> str:
 
 
 def _complete(cdc_raw: Path, index: Path, wrong: str, right: str) -> None:
-    """Write COMPLETED if our content replaced Cassandra's. Cassandra does not write the index of a completed segment again."""
+    """Write COMPLETED if our content replaced Cassandra's. Cassandra does not write the index of a completed segment
+    again."""
     time.sleep(_SETTLED_S)
     text = index.read_text()
     newest = max(map(_segment_id, cdc_raw.glob("*_cdc.idx")), default=0)

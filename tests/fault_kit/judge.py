@@ -21,7 +21,8 @@ def judged_lines(
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Yield lines and errors of the reader, schema by schema, the oldest first.
 
-    A segment that was open when a table was dropped is read with both schemas, because it may have changes of both tables.
+    A segment that was open when a table was dropped is read with both schemas, because it may have changes of both
+    tables.
     """
     folder.mkdir(parents=True, exist_ok=True)
     oracle = CommitLogOracle(cassandra, folder)

@@ -1,4 +1,5 @@
-"""Keeps a hard link to each segment that comes to `cdc_raw`. The judge reads these links after the segments are deleted."""
+"""Keeps a hard link to each segment that comes to `cdc_raw`. The judge reads these links after the segments are
+deleted."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class SegmentKeeper:
 
 
 def _link_schema(source: Path, target: Path) -> bool:
-    """Link every file of the schema's tables. Return False if the files changed meanwhile, for example by a compaction."""
+    """Link every file of the schema's tables. Return False if the files changed meanwhile, for example by a
+    compaction."""
     files = _schema_files(source)
     for file in files:
         linked = target / file.relative_to(source)

@@ -48,13 +48,13 @@ _LOOK_S: Final = 0.1
 _TOPICS_CHECK_MS: Final = 1_000
 _DEFAULT_SYNC_MS: Final = 10_000
 _USER_METRIC: Final = "pulsar_source_user_metric_"
-# Pulsar's default is 30 s. An instance ends itself if it gets no health check for three times this interval. The first health
-# check comes late if an instance starts slowly: on a busy machine after half a minute.
+# Pulsar's default is 30 s. An instance ends itself if it gets no health check for three times this interval. The first
+# health check comes late if an instance starts slowly: on a busy machine after half a minute.
 _SHORT_LIVENESS_MS: Final = 10_000
 # Each connection checks a password. With Cassandra's default this takes a tenth of a second.
 _CHEAP_PASSWORDS: Final = ("-Dcassandra.auth_bcrypt_gensalt_log2_rounds=4",)
-# Last parts of addresses in the sandbox's block. They have three digits, as Pulsar's own has, because the proxy replaces one
-# address with the other.
+# Last parts of addresses in the sandbox's block. They have three digits, as Pulsar's own has, because the proxy
+# replaces one address with the other.
 _PULSAR_FOR_AGENTS: Final = 101
 _PULSAR_FOR_CONNECTOR: Final = 102
 _CASSANDRA_FOR_AGENTS: Final = 110
@@ -79,8 +79,9 @@ class FaultLine:
         asks_for_passwords: bool = False, is_unsynced: bool = False,
     ) -> None:  # fmt: skip
         """`instances`: how many instances of the connector share the partitions of all tables (`parallelism`).
-        `asks_for_passwords`: nodes ask for passwords; agents and connector log in as CONNECTOR_LOGIN, whose role the caller has to
-        create. `is_unsynced`: nodes sync by Cassandra's default, and agents read before the sync (readUnsynced)."""
+        `asks_for_passwords`: nodes ask for passwords; agents and connector log in as CONNECTOR_LOGIN, whose role the
+        caller has to create. `is_unsynced`: nodes sync by Cassandra's default, and agents read before the sync
+        (readUnsynced)."""
         self.is_unsynced: Final = is_unsynced
         self.asks_for_passwords: Final = asks_for_passwords
         self.folder: Final = folder
@@ -209,8 +210,8 @@ class FaultLine:
     def prepare_topics(self) -> None:
         """Call `retain_everything`, create the topics with partitions, and let RECREATED's topic accept any schema.
 
-        RECREATED comes back with columns of other types. Pulsar's default strategy would refuse them, and the table would be
-        parked until an operator sets another strategy.
+        RECREATED comes back with columns of other types. Pulsar's default strategy would refuse them, and the table
+        would be parked until an operator sets another strategy.
         """
         self.retain_everything()
         topics = f"{self.sandbox.pulsar.admin_url}/admin/v2/persistent/public/default/data-{KEYSPACE}."
@@ -281,7 +282,8 @@ class FaultLine:
                 self.source_restarts = keeper.restarts
 
     def metric(self, name: str) -> float:
-        """A metric of the connector since the start of each instance, summed over the instances. Raises httpx.HTTPError."""
+        """A metric of the connector since the start of each instance, summed over the instances. Raises
+        httpx.HTTPError."""
         page = rest().get(f"{self.sandbox.pulsar.admin_url}/metrics/", follow_redirects=True, timeout=_ADMIN_TIMEOUT_S)
         found = 0.0
         for line in page.raise_for_status().text.splitlines():

@@ -64,7 +64,8 @@ ELEMENT_TYPES: Final = tuple(name for name in NATIVE_TYPES if name != "duration"
 
 
 def literal(cql_type: str, rng: random.Random) -> str:
-    """A literal of a native type, or of a `list<..>`, `set<..>`, `map<..>`, `tuple<..>`, `vector<.., n>` or `frozen<..>`."""
+    """A literal of a native type, or of a `list<..>`, `set<..>`, `map<..>`, `tuple<..>`, `vector<.., n>` or
+    `frozen<..>`."""
     if cql_type in NATIVE_TYPES:
         return NATIVE_TYPES[cql_type](rng)
     name, _, inside = cql_type.removesuffix(">").partition("<")

@@ -26,8 +26,9 @@ _EARLY_MS: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class MirrorReport:
-    """`wrong` has a line for each value that was missing after a run. `sensitive`: how many checks would have found a resolved
-    timestamp that comes a second too early. `failed`: how many runs ended with an error; the next run repeats them."""
+    """`wrong` has a line for each value that was missing after a run. `sensitive`: how many checks would have found a
+    resolved timestamp that comes a second too early. `failed`: how many runs ended with an error; the next run repeats
+    them."""
 
     checks: int = 0
     sensitive: int = 0

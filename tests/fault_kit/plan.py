@@ -1,4 +1,5 @@
-"""The faults of a run. They are drawn from its seed before anything starts, so a replay strikes the same faults in order."""
+"""The faults of a run. They are drawn from its seed before anything starts, so a replay strikes the same faults in
+order."""
 
 from __future__ import annotations
 
@@ -61,11 +62,12 @@ _LINKS: Final = ("agent-pulsar", "agent-cassandra", "connector-pulsar", "connect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `number` counts from 1 in the order of the plan. `target` is the struck part, if the kind leaves a choice.
+    """One fault. `number` counts from 1 in the order of the plan. `target` is the struck part, if the kind leaves a
+    choice.
 
-    `node` is the number of the Cassandra node, or of its agent. `length_s` is how long the fault lasts (for a kill: until the
-    process is started again). `pause_s` is the pause after the fault before it. `choice` is a number in [0, 1), from which the
-    kind makes its own choices.
+    `node` is the number of the Cassandra node, or of its agent. `length_s` is how long the fault lasts (for a kill:
+    until the process is started again). `pause_s` is the pause after the fault before it. `choice` is a number in [0,
+    1), from which the kind makes its own choices.
     """
 
     number: int
@@ -92,7 +94,8 @@ def counts_for_minutes(minutes: float, kinds: Sequence[FaultKind]) -> dict[Fault
 
 
 def fitting(counts: Mapping[FaultKind, int], *, nodes: int, cassandra: str) -> tuple[dict[FaultKind, int], list[str]]:
-    """Return the faults that are possible with such a cluster, and a line for each kind that is left out, with the reason."""
+    """Return the faults that are possible with such a cluster, and a line for each kind that is left out, with the
+    reason."""
     reasons = {
         FaultKind.REPLICA_STOPPED: "there is one node, and it needs two" if nodes == 1 else "",
         FaultKind.LEVEL_DISALLOWED: _why_no_guardrail(nodes, cassandra),
@@ -102,15 +105,16 @@ def fitting(counts: Mapping[FaultKind, int], *, nodes: int, cassandra: str) -> t
 
 
 def _why_no_guardrail(nodes: int, cassandra: str) -> str:
-    """Return why no guardrail can be set; empty if it can. A guardrail does not apply to superusers, so nodes have to ask for
-    passwords. A node of several cannot check passwords while it starts and the others are down."""
+    """Return why no guardrail can be set; empty if it can. A guardrail does not apply to superusers, so nodes have to
+    ask for passwords. A node of several cannot check passwords while it starts and the others are down."""
     if cassandra in {"3.11", "4.0"}:
         return f"Cassandra {cassandra} has no such guardrail"
     return "" if nodes == 1 else "a node that starts while the other one is down lets nobody log in"
 
 
 def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s: float = 1.0) -> list[Fault]:
-    """The faults of a seed. The faults of each lane are spread evenly over the run, so that lanes overlap and none waits long."""
+    """The faults of a seed. The faults of each lane are spread evenly over the run, so that lanes overlap and none
+    waits long."""
     rng = random.Random(f"plan {seed}")
     by_lane: dict[str, list[FaultKind]] = {}
     for kind in FaultKind:  # in a fixed order, whatever the order of `counts`
@@ -139,7 +143,8 @@ def draw_plan(seed: int, counts: Mapping[FaultKind, int], *, nodes: int, pace_s:
 
 
 def draw_short_plan(seed: int, kinds: Sequence[FaultKind], faults: int, *, nodes: int, pace_s: float) -> list[Fault]:
-    """The first faults of a plan with equal shares of these kinds; kinds that restart or stop servers have a third of a share."""
+    """The first faults of a plan with equal shares of these kinds; kinds that restart or stop servers have a third of a
+    share."""
     share = max(1, faults // len(kinds))
     rare = {FaultKind.CASSANDRA_KILL, FaultKind.PULSAR_KILL, FaultKind.HOST_KILL, FaultKind.REPLICA_STOPPED}
     counts = {kind: max(1, share // 3) if kind in rare else share for kind in kinds}

@@ -1,7 +1,8 @@
 """A TCP proxy on loopback that can be away, stand still, delay data, and cut connections in mid-frame.
 
-A Pulsar client asks where a topic is, and connects to the address in the answer, past any proxy. So the proxy replaces the
-broker's address with its own in the data to the client. Both texts must have the same length, because frames have their size.
+A Pulsar client asks where a topic is, and connects to the address in the answer, past any proxy. So the proxy replaces
+the broker's address with its own in the data to the client. Both texts must have the same length, because frames have
+their size.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class _Connection:
 
 
 class Proxy:
-    """Forwards connections to `listen` to `target`, and makes faults on request. Close it, or use it in a `with` block."""
+    """Forwards connections to `listen` to `target`, and makes faults on request. Close it, or use it in a `with`
+    block."""
 
     def __init__(self, listen: Address, target: Address, rewrite: tuple[bytes, bytes] | None = None) -> None:
         if rewrite is not None and len(rewrite[0]) != len(rewrite[1]):
@@ -90,7 +92,8 @@ class Proxy:
         self._delay_s = seconds
 
     def cut(self) -> None:
-        """Forward half of the next data of each connection, then reset the connection. A single byte is forwarded as it is."""
+        """Forward half of the next data of each connection, then reset the connection. A single byte is forwarded as it
+        is."""
         self._cuts = True
 
     def heal(self) -> None:

@@ -16,7 +16,8 @@ __all__ = ["Report", "ReportedGap", "Struck"]
 
 @dataclass(slots=True, kw_only=True)
 class Struck:
-    """A fault that was struck, its time in seconds since the epoch, and the changes in flight at that time (-1: not known).
+    """A fault that was struck, its time in seconds since the epoch, and the changes in flight at that time (-1: not
+    known).
 
     `broken`: the count of what it broke, for the kinds in COUNTED; None for other kinds.
     """
@@ -63,8 +64,9 @@ class ReportedGap:
 class Report:
     """Figures and differences of a run. `failure` is set when the run itself could not be finished.
 
-    `left_out`: the kinds that are not possible with this cluster, with reasons. `instances`: how many instances the connector has.
-    `source_restarts`: how often `sources restart` was needed, because Pulsar had given up an instance or its port was taken.
+    `left_out`: the kinds that are not possible with this cluster, with reasons. `instances`: how many instances the
+    connector has. `source_restarts`: how often `sources restart` was needed, because Pulsar had given up an instance or
+    its port was taken.
     """
 
     seed: int

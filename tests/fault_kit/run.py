@@ -45,8 +45,8 @@ __all__ = ["RunOptions", "run_faults"]
 
 _SETTLE_S: Final = 600.0
 _COMPARISONS: Final = 4
-# A strike waits until this number of statements is answered, so that changes are in flight. While Cassandra is starting, it
-# waits for this long at most.
+# A strike waits until this number of statements is answered, so that changes are in flight. While Cassandra is
+# starting, it waits for this long at most.
 _ANSWERS: Final = 20
 _UNDER_WAY_S: Final = 120.0
 _WARM_UP_S: Final = 4.0
@@ -57,8 +57,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of a run. `counts`: faults of each kind; `rate`: statements a second; `pace_s`: the mean pause between two
-    faults; `replay`: the command that repeats the run; `keep`: keep the servers' files of a good run, too."""
+    """The options of a run. `counts`: faults of each kind; `rate`: statements a second; `pace_s`: the mean pause
+    between two faults; `replay`: the command that repeats the run; `keep`: keep the servers' files of a good run,
+    too."""
 
     seed: int
     counts: Mapping[FaultKind, int]
@@ -73,7 +74,8 @@ class RunOptions:
 
 
 def run_faults(options: RunOptions, *, say: Say, on_progress: Progress) -> Report:
-    """Do the whole run. The report has all failures and differences; with any of them, the whole folder of the run is kept."""
+    """Do the whole run. The report has all failures and differences; with any of them, the whole folder of the run is
+    kept."""
     counts, left_out = fitting(options.counts, nodes=options.nodes, cassandra=options.cassandra)
     for reason in left_out:
         say(reason)
@@ -173,7 +175,8 @@ class _Run:
             self._judge(line, keeper)
 
     def _strike_all(self, line: FaultLine, workload: Workload) -> None:
-        """Strike in the plan's order. A fault whose lane is busy delays the faults behind it, so that a replay has this order."""
+        """Strike in the plan's order. A fault whose lane is busy delays the faults behind it, so that a replay has this
+        order."""
         strikes = Strikes(line, lambda: workload.get_under_way(_ANSWERS, _UNDER_WAY_S), self._note)
         pools = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in sorted(set(LANES.values()))}
         running: dict[str, Future[None]] = {}
@@ -208,7 +211,8 @@ class _Run:
         self.say(f"{fault} {text}")
 
     def _settle(self, line: FaultLine) -> None:
-        """Wait until the line settles. If it does not, the run has failed, but is compared all the same: the differences help."""
+        """Wait until the line settles. If it does not, the run has failed, but is compared all the same: the
+        differences help."""
         if self.report.failure is not None:
             return
         try:
@@ -217,7 +221,8 @@ class _Run:
             self.report.failure = str(error)
 
     def _compare(self, line: FaultLine) -> None:
-        """Compare all tables. Repeat it after a moment if there are differences: hints and batches may still be in flight."""
+        """Compare all tables. Repeat it after a moment if there are differences: hints and batches may still be in
+        flight."""
         for attempt in range(1, _COMPARISONS + 1):
             with (
                 session_of(line) as session,

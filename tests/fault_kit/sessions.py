@@ -28,7 +28,8 @@ _CONNECT_S: Final = 300.0
 
 @contextmanager
 def open_session(contact: Contact, profile: ExecutionProfile) -> Iterator[Session]:
-    """A session; the connection is retried, because a node that has just started may answer slowly on a busy machine."""
+    """A session; the connection is retried, because a node that has just started may answer slowly on a busy
+    machine."""
     cluster = Cluster(
         contact.addresses,
         port=contact.port,

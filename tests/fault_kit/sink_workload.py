@@ -56,7 +56,8 @@ def table_statements(nodes: int) -> list[str]:
 
 
 class SinkWorkload:
-    """Writes `rate` statements a second, in a thread. A failed statement is not repeated: SELECT shows if it was applied.
+    """Writes `rate` statements a second, in a thread. A failed statement is not repeated: SELECT shows if it was
+    applied.
 
     `truncate` and `recreate` are for the thread that strikes faults. They repeat their statement until it succeeds.
     """

@@ -70,8 +70,8 @@ class SinkOptions:
 
 @dataclass(slots=True, kw_only=True)
 class SinkReport:
-    """`wrong` has a line for each difference. `failed_runs`: runs of Spark that ended with an error; the next run repeats them.
-    `lives`: how often a table was dropped and created again."""
+    """`wrong` has a line for each difference. `failed_runs`: runs of Spark that ended with an error; the next run
+    repeats them. `lives`: how often a table was dropped and created again."""
 
     seed: int
     faults: int = 0
@@ -102,8 +102,8 @@ class SinkReport:
 
 
 def run_sinks(options: SinkOptions, *, say: Say) -> SinkReport:
-    """Start everything, strike faults, publish, compare, and stop. Raises FaultRunError and SandboxError when a part does not
-    start."""
+    """Start everything, strike faults, publish, compare, and stop. Raises FaultRunError and SandboxError when a part
+    does not start."""
     report = SinkReport(seed=options.seed)
     shutil.rmtree(options.folder, ignore_errors=True)  # of an earlier run with this seed
     options.folder.mkdir(parents=True)

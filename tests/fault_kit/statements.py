@@ -14,7 +14,8 @@ from tests.fault_kit.tables import ALL_TYPES, KEYSPACE, RECREATED_FORMS, create_
 __all__ = ["GIVEN_TIME_MARK_US", "SHORT_TTL_S", "Statement", "StatementWriter"]
 
 GIVEN_TIME_MARK_US: Final = 777
-"""The last three digits of timestamps that statements give, in microseconds. The driver's own timestamps hardly ever have them."""
+"""The last three digits of timestamps that statements give, in microseconds. The driver's own timestamps hardly ever
+have them."""
 
 SHORT_TTL_S: Final = (2, 8)
 """The least and the greatest short TTL, in seconds."""

@@ -1,4 +1,5 @@
-"""Makes and ends each kind of fault. A strike returns when the fault is over; the struck parts may still be recovering."""
+"""Makes and ends each kind of fault. A strike returns when the fault is over; the struck parts may still be
+recovering."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ _NEARLY_FULL: Final = 0.8
 _FINISHED_SEGMENTS: Final = 3
 _SPILL_S: Final = 60.0
 
-# Longer than the Cassandra driver leaves a connection idle, and longer than a source that was just killed takes to come back on
-# a busy machine.
+# Longer than the Cassandra driver leaves a connection idle, and longer than a source that was just killed takes to come
+# back on a busy machine.
 _CUT_S: Final = 300.0
 
 # Pulsar's producers check once a minute how many partitions a topic has.
@@ -59,15 +60,15 @@ Strike = Callable[[Fault], int | None]
 
 
 def table_of(fault: Fault) -> str:
-    """The table whose events topic is struck. Tables that are dropped and created again are left out, because a gap has only the
-    table's id at that time. Truncated tables are left out, too: see TRUNCATED."""
+    """The table whose events topic is struck. Tables that are dropped and created again are left out, because a gap has
+    only the table's id at that time. Truncated tables are left out, too: see TRUNCATED."""
     tables = [table for table in TRACKED if table not in {RECREATED, *TRUNCATED}]
     return tables[int(fault.choice * len(tables))]
 
 
 class Strikes:
-    """Strikes faults at a line. `before_strike` returns when changes are in flight; `on_strike` is called with each fault when it
-    strikes."""
+    """Strikes faults at a line. `before_strike` returns when changes are in flight; `on_strike` is called with each
+    fault when it strikes."""
 
     def __init__(
         self, line: FaultLine, before_strike: Callable[[], None], on_strike: Callable[[Fault, str], None]
@@ -291,7 +292,8 @@ class Strikes:
             time.sleep(fault.length_s)
 
     def _fill_spill(self, fault: Fault) -> int:
-        """Make the copies of segments fail. For half of the faults they fail at the first byte, for the others in the middle.
+        """Make the copies of segments fail. For half of the faults they fail at the first byte, for the others in the
+        middle.
 
         Then wait until the copies have succeeded.
         """
@@ -317,8 +319,8 @@ class Strikes:
         return failed
 
     def _wait_for_failed_moves(self, agent: AgentProcess, before: int) -> int:
-        """Wait for a failed move, but not too long, and return how many failed. The agent looks every second, or less often when
-        it is busy."""
+        """Wait for a failed move, but not too long, and return how many failed. The agent looks every second, or less
+        often when it is busy."""
         deadline = time.monotonic() + (_SPILL_S if self._line.spill is not None else 0.0)
         while (failed := failed_moves(agent) - before) == 0 and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -352,7 +354,8 @@ class Strikes:
         topic.wait_until_whole()
 
     def _delete_topic(self, fault: Fault) -> None:
-        """Delete the topic. Its events are read just before, for the oracle. Later events are lost, and a gap must report them."""
+        """Delete the topic. Its events are read just before, for the oracle. Later events are lost, and a gap must
+        report them."""
         topic = EventsTopicAdmin(self._line, table_of(fault))
         topic.wait_until_whole()
         self._end_connector(fault)
@@ -363,7 +366,8 @@ class Strikes:
         topic.wait_until_whole()
 
     def _unload(self, fault: Fault) -> int:
-        """Unload a bundle or a partition of an events topic, several times at random moments. Return how often Pulsar did it."""
+        """Unload a bundle or a partition of an events topic, several times at random moments. Return how often Pulsar
+        did it."""
         drawn = random.Random(fault.choice)
         with self._connector_lock:
             self._struck(fault)
@@ -374,7 +378,8 @@ class Strikes:
             return unloaded
 
     def _add_partitions(self, fault: Fault) -> int:
-        """Add partitions. When the producers notice them, later records of a key may be in another partition than earlier ones."""
+        """Add partitions. When the producers notice them, later records of a key may be in another partition than
+        earlier ones."""
         topic = DataTopicAdmin(self._line, PARTITIONED[int(fault.choice * len(PARTITIONED))])
         before = topic.partitions()
         after = before + 1 + int(fault.choice * 100 % 1 * _MOST_ADDED)
@@ -422,7 +427,8 @@ class Strikes:
         self._line.signal(pid, signal.SIGCONT)
 
     def _truncate(self, fault: Fault) -> int:
-        """Truncate until all nodes have done it. If a node was away, the others truncate again. Return the rows that were there."""
+        """Truncate until all nodes have done it. If a node was away, the others truncate again. Return the rows that
+        were there."""
         table = TRUNCATED[int(fault.choice * len(TRUNCATED))]
         self._struck(fault, table)
         rows: list[int] = []
@@ -442,7 +448,8 @@ class Strikes:
         return max(rows)
 
     def _end_connector(self, fault: Fault) -> None:
-        """Kill the connector for half of the faults, so that the topic or its subscription is removed while the connector is down."""
+        """Kill the connector for half of the faults, so that the topic or its subscription is removed while the
+        connector is down."""
         if fault.choice * 100 % 1 < 0.5:
             for host in self._line.hosts():
                 with suppress(psutil.NoSuchProcess):

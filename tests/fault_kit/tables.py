@@ -1,4 +1,5 @@
-"""The workload's tables: all types, keys of many types, static columns, counters, TTLs, schema changes, and a table without CDC."""
+"""The workload's tables: all types, keys of many types, static columns, counters, TTLs, schema changes, and a table
+without CDC."""
 
 from __future__ import annotations
 
@@ -55,12 +56,13 @@ TRACKED: Final = (
 """Tables with `cdc = true`."""
 
 PARTITIONED: Final = ("everything", "keyed", "clustered", "short_lived", RECREATED)
-"""Tables whose data topic is created with one partition, and gets more. Pulsar creates the other tables' topics itself."""
+"""Tables whose data topic is created with one partition, and gets more. Pulsar creates the other tables' topics
+itself."""
 
 TRUNCATED: Final = ("only_keys", "mixed")
-"""Tables that are truncated. No statement writes to them with its own timestamp: by the contract, a row with a timestamp later
-than the truncation stays on the data topic. Their events topics are not deleted, because the message of a truncation would be
-lost."""
+"""Tables that are truncated. No statement writes to them with its own timestamp: by the contract, a row with a
+timestamp later than the truncation stays on the data topic. Their events topics are not deleted, because the message of
+a truncation would be lost."""
 
 UNTRACKED: Final = "untracked"
 """A table without CDC, which is written in batches together with tables with CDC."""

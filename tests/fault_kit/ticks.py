@@ -1,4 +1,5 @@
-"""Ticks: clients that write a clock value to each row of a table, again and again, and store when each write was answered."""
+"""Ticks: clients that write a clock value to each row of a table, again and again, and store when each write was
+answered."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def tick_statements(nodes: int) -> list[str]:
 
 
 class Ticks:
-    """A client for each node. The node coordinates at ONE: an answer means that at least one replica, any of them, has the write."""
+    """A client for each node. The node coordinates at ONE: an answer means that at least one replica, any of them, has
+    the write."""
 
     def __init__(self, contact: Contact, *, rate: float) -> None:
         """`rate`: writes a second of each client."""
@@ -110,7 +112,8 @@ class Ticks:
                 self._stop.wait(self._pause_s)
 
     def _looks_back(self, session: Session) -> bool:
-        """Find the writes that the node has lost, before the rows are written again. Return False if the node does not answer."""
+        """Find the writes that the node has lost, before the rows are written again. Return False if the node does not
+        answer."""
         try:
             there = {row.pk: row.tick for row in session.execute(f"SELECT pk, tick FROM {_KEYSPACE}.{TABLE}")}
         except Exception:  # noqa: BLE001  # as above

@@ -34,15 +34,15 @@ _BURST: Final = 150
 _ANSWER_LOOK_S: Final = 0.002
 
 Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnectionsAvailable, ErrorMessage, OSError)
-"""Errors of statements while servers are down. `ErrorMessage` is an answer for which the driver has no class, for example when
-two nodes do not know whether a lease was written."""
+"""Errors of statements while servers are down. `ErrorMessage` is an answer for which the driver has no class, for
+example when two nodes do not know whether a lease was written."""
 
 
 class Workload:
     """Writes `rate` statements a second in a thread, while its `with` block runs or until `finish`.
 
-    Statements may fail. The outcome of a statement without an answer is not known; the final SELECT shows it. `before_drop` is
-    called before a table is dropped, when all earlier statements are answered.
+    Statements may fail. The outcome of a statement without an answer is not known; the final SELECT shows it.
+    `before_drop` is called before a table is dropped, when all earlier statements are answered.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Workload:
     def get_under_way(self, answers: int, timeout_s: float) -> None:
         """Write without pauses, and return while changes are in flight.
 
-        It returns when Cassandra has answered this number of statements, and the thread writes without pauses for a moment longer.
-        If Cassandra does not answer, it returns when the time is over.
+        It returns when Cassandra has answered this number of statements, and the thread writes without pauses for a
+        moment longer. If Cassandra does not answer, it returns when the time is over.
         """
         deadline = time.monotonic() + timeout_s
         wanted = self._answered + answers

@@ -29,7 +29,8 @@ class Stored:
         self.rows: dict[Key, dict[Key, Mapping[str, Form]]] = {}
         self.statics: dict[Key, Mapping[str, Form]] = {}
         self.expiries_s: dict[tuple[Key, Key], Mapping[str, float]] = {}
-        """By row and column: the second since the epoch when the value expires. Only single-cell columns with a TTL are here."""
+        """By row and column: the second since the epoch when the value expires. Only single-cell columns with a TTL are
+        here."""
 
 
 def table_shape(session: Session, keyspace: str, table: str) -> TableShape:
@@ -96,7 +97,8 @@ def _forms(columns: Mapping[str, str], row: Mapping[str, object]) -> Key:
 def _read(
     session: Session, statement: SimpleStatement, profile: ExecutionProfile
 ) -> list[tuple[dict[str, object], float]]:
-    """Return the rows, each with the second when it was read. It retries: on a busy machine Cassandra may time out on a page."""
+    """Return the rows, each with the second when it was read. It retries: on a busy machine Cassandra may time out on a
+    page."""
     result = session.execute(statement, timeout=120, execution_profile=profile)
     found: list[tuple[dict[str, object], float]] = []
     while True:

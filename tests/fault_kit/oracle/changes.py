@@ -1,4 +1,5 @@
-"""Compares the changes that Cassandra's own reader finds in the kept segments with the events that the agents published."""
+"""Compares the changes that Cassandra's own reader finds in the kept segments with the events that the agents
+published."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ __all__ = ["Change", "Judged", "compare_events", "covered", "order_problems"]
 _SHOWN: Final = 20
 
 Change = tuple[int, int, str, str, str, tuple[str | None, ...], object]
-"""Segment, end of the entry, table id, kind, partition key, clustering, bounds. A row and its deletion have the same kind."""
+"""Segment, end of the entry, table id, kind, partition key, clustering, bounds. A row and its deletion have the same
+kind."""
 
 
 @dataclass(slots=True)
 class Judged:
-    """Changes of one node, as Cassandra's reader returns them. `optional` are changes only to columns that were dropped since:
-    the topics may lack them."""
+    """Changes of one node, as Cassandra's reader returns them. `optional` are changes only to columns that were dropped
+    since: the topics may lack them."""
 
     changes: set[Change] = field(default_factory=set)
     optional: set[Change] = field(default_factory=set)
@@ -57,8 +59,8 @@ class Judged:
 
 
 def _changes(update: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str | None, ...], object, set[str]]]:
-    """Yield kind, clustering, bounds and written columns of each change. The columns are empty if the change stays without
-    them: a deletion, or a row with a liveness or a deletion."""
+    """Yield kind, clustering, bounds and written columns of each change. The columns are empty if the change stays
+    without them: a deletion, or a row with a liveness or a deletion."""
     if update["partition_deletion"] is not None:
         yield "PARTITION_DELETION", (), None, set()
     for each in update["range_tombstones"]:
@@ -84,11 +86,12 @@ def _change(event: Event) -> Change:
 def compare_events(
     node: str, judged: Judged, events: Iterable[Event], columns: Mapping[str, set[str]], gaps: Sequence[Gap] = ()
 ) -> list[str]:
-    """Describe the changes of a node that are missing on the events topics, and the events that are no change of the node.
+    """Describe the changes of a node that are missing on the events topics, and the events that are no change of the
+    node.
 
-    Each text starts with a number, and has the first changes and events. Changes in a gap may be missing. Events that have only
-    dropped columns are ignored, because Cassandra's reader, which reads later, finds nothing left of the row. `columns`: table ->
-    its columns at the end of the run.
+    Each text starts with a number, and has the first changes and events. Changes in a gap may be missing. Events that
+    have only dropped columns are ignored, because Cassandra's reader, which reads later, finds nothing left of the row.
+    `columns`: table -> its columns at the end of the run.
     """
     found = {_change(event): event for event in events if event.node == node}
     absent = judged.changes - judged.optional - found.keys()
@@ -117,11 +120,12 @@ def _is_dropped(event: Event, columns: Mapping[str, set[str]]) -> bool:
 
 
 def order_problems(events: Iterable[Event]) -> list[str]:
-    """Describe first events of a partition key that are not in the order of the commit log, and keys in two topic partitions.
+    """Describe first events of a partition key that are not in the order of the commit log, and keys in two topic
+    partitions.
 
-    `events` are the events of one table, topic partition by topic partition, each in its order. An event that comes again is
-    not checked for its order. Rows, ranges and the partition itself are checked together, because a deletion of many rows that
-    comes too early or too late is out of order with each row of its scope.
+    `events` are the events of one table, topic partition by topic partition, each in its order. An event that comes
+    again is not checked for its order. Rows, ranges and the partition itself are checked together, because a deletion
+    of many rows that comes too early or too late is out of order with each row of its scope.
     """
     last: dict[tuple[str, str, str], Event] = {}
     topic_partitions: dict[tuple[str, str], int] = {}

@@ -1,7 +1,7 @@
 """Compares Cassandra's rows with the folded data topic: every table, row and column.
 
-Expiry is judged by Cassandra's own TTLs. A value that Cassandra still has must expire when its newest record says. A value that
-has expired must have a record that says so.
+Expiry is judged by Cassandra's own TTLs. A value that Cassandra still has must expire when its newest record says. A
+value that has expired must have a record that says so.
 """
 
 from __future__ import annotations
@@ -73,14 +73,15 @@ class TableComparison:
     duplicates: int = 0
     differences: list[str] = field(default_factory=list)
     in_question: list[tuple[bytes, str]] = field(default_factory=list)
-    """Differences of a table with gaps, each with the Avro key of its row (empty: not known), until `judge` is called."""
+    """Differences of a table with gaps, each with the Avro key of its row (empty: not known), until `judge` is
+    called."""
     excused: int = 0
 
     def judge(self, key_partitions: Mapping[bytes, str], touched: Collection[str]) -> None:
         """Excuse differences of partitions with changes in a gap. The others become `differences`.
 
-        A row without any event is excused as well: all its changes may be in the gap. `key_partitions`: Avro key of the events ->
-        partition key; `touched`: partition keys with changes in a gap.
+        A row without any event is excused as well: all its changes may be in the gap. `key_partitions`: Avro key of the
+        events -> partition key; `touched`: partition keys with changes in a gap.
         """
         for key, text in self.in_question:
             partition = key_partitions.get(key)
@@ -131,7 +132,8 @@ def _compare_row(
 ) -> None:
     name = f"{found.table} {place[0]} {place[1]}"
     if wanted is None and got is not None:
-        # No record is published when the last cell expires, so a reader of the topic has to compare expiries with the clock.
+        # No record is published when the last cell expires, so a reader of the topic has to compare expiries with the
+        # clock.
         if expiry.is_row_gone(got):
             found.expired_rows += 1
         else:

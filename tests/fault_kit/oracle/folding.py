@@ -4,12 +4,13 @@
 - The newest record of a key wins.
 - A marker removes the earlier rows of its scope.
 - A static row updates the static columns of its partition. Each row has the static columns, too, and updates them.
-- A truncation removes records at or before its positions that were written before it, and values there without a write time.
+- A truncation removes records at or before its positions that were written before it, and values there without a write
+  time.
 - A drop removes all records at or before its positions.
 
-In one topic partition, the record at the later place is the later one. In two topic partitions, it is the record that was
-published later; at equal times, the later write. A record counts as published no earlier than the records of its key before it
-in its topic partition.
+In one topic partition, the record at the later place is the later one. In two topic partitions, it is the record that
+was published later; at equal times, the later write. A record counts as published no earlier than the records of its
+key before it in its topic partition.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class TableShape:
 
 @dataclass(slots=True)
 class Folded:
-    """The table that a data topic folds to. `told`: the properties of each row's newest record. `had_ttls`: rows with a record that
-    has an expiry of the row or of a column. `key_bytes`: the Avro key of each row, by which events are looked up."""
+    """The table that a data topic folds to. `told`: the properties of each row's newest record. `had_ttls`: rows with a
+    record that has an expiry of the row or of a column. `key_bytes`: the Avro key of each row, by which events are
+    looked up."""
 
     rows: dict[Key, dict[Key, Mapping[str, Form]]] = field(default_factory=dict)
     statics: dict[Key, Mapping[str, Form]] = field(default_factory=dict)
@@ -77,8 +79,8 @@ def fold(
 ) -> Folded:
     """Fold all records of the table's topic: topic partition by topic partition, each in its order.
 
-    With one instance, a record of an earlier life behind one of a later life in the same topic partition is a problem: a single
-    instance of the connector never publishes them in this order.
+    With one instance, a record of an earlier life behind one of a later life in the same topic partition is a problem:
+    a single instance of the connector never publishes them in this order.
     """
     known = list(records)
     folded = Folded(records=len(known))
@@ -123,7 +125,8 @@ def _is_cleared(record: DataRecord, clearing: Clearing) -> bool:
 
 
 class _Lives:
-    """The life of the table that a record belongs to: the generation (or else the time inside the id) and the table id."""
+    """The life of the table that a record belongs to: the generation (or else the time inside the id) and the table
+    id."""
 
     def __init__(self, records: Iterable[DataRecord]) -> None:
         self._generations: dict[str, int] = {}
@@ -174,7 +177,8 @@ def _place(record: DataRecord) -> str:
 
 
 def newest(records: Sequence[DataRecord]) -> DataRecord:
-    """The latest record of one key. Its `published_ms` is at least that of the records before it in its topic partition."""
+    """The latest record of one key. Its `published_ms` is at least that of the records before it in its topic
+    partition."""
     last: dict[int, DataRecord] = {}
     for record in sorted(records, key=lambda each: (each.partition, each.place)):
         before = last.get(record.partition)
@@ -238,7 +242,8 @@ def _judge(shape: TableShape, folded: Folded, pk: Key, partition: _Partition) ->
 def _add_statics(
     shape: TableShape, folded: Folded, pk: Key, partition: _Partition, wipes: Sequence[DataRecord]
 ) -> None:
-    """Take the static columns from the latest static row or row with a value that no later partition deletion removes."""
+    """Take the static columns from the latest static row or row with a value that no later partition deletion
+    removes."""
     of_rows = [[each for each in records if each.value is not None] for records in partition.rows.values()]
     sources = [newest(records) for records in (partition.statics, *of_rows) if records]
     left = [each for each in sources if not any(_is_behind(marker, each) for marker in wipes)]

@@ -49,7 +49,8 @@ def in_a_gap(gaps: Iterable[Gap], node: str, table_id: str, place: tuple[int, in
 
 
 def unexplained(gaps: Iterable[Gap], taken_away: Collection[str]) -> list[str]:
-    """Describe the gaps of tables that are not in `taken_away`: no fault removed their events topic or its subscription."""
+    """Describe the gaps of tables that are not in `taken_away`: no fault removed their events topic or its
+    subscription."""
     return [
         f"{gap.table}: node {gap.node} reported a gap, and no strike took its events topic away: {gap.reason}"
         for gap in gaps

@@ -1,4 +1,5 @@
-"""Counts the changes in flight at a moment: those not yet on the events topic, and those there but not on the data topic."""
+"""Counts the changes in flight at a moment: those not yet on the events topic, and those there but not on the data
+topic."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class InFlight:
     """Counts by three times of a change: its write timestamp, and the publish times of its event and of its record."""
 
     def __init__(self, given_time_mark_us: int) -> None:
-        """Writes whose timestamp ends in the mark are left out, because their statement gave another time than the time of the
-        write."""
+        """Writes whose timestamp ends in the mark are left out, because their statement gave another time than the time
+        of the write."""
         self._mark = given_time_mark_us
         self._to_events: tuple[list[float], list[float]] = ([], [])
         self._to_data: tuple[list[float], list[float]] = ([], [])
@@ -59,7 +60,8 @@ class InFlight:
             times.sort()
 
     def at(self, moment_s: float) -> tuple[int, int]:
-        """The number of changes before the events topic, and before the data topic, at a moment in seconds since the epoch."""
+        """The number of changes before the events topic, and before the data topic, at a moment in seconds since the
+        epoch."""
         before_events, before_data = (
             bisect_right(starts, moment_s) - bisect_right(ends, moment_s)
             for starts, ends in (self._to_events, self._to_data)

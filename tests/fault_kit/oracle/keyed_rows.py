@@ -1,4 +1,5 @@
-"""A table's rows as a keyed sink has them: from `SELECT`, from a `rows-` topic, from a `changes-` topic, from a mirror."""
+"""A table's rows as a keyed sink has them: from `SELECT`, from a `rows-` topic, from a `changes-` topic, from a
+mirror."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from tests.fault_kit.oracle.values import Form, avro_name, form_of_avro, split_a
 __all__ = ["Rows", "differences", "last_of_each_key", "mirrored", "replayed", "selected"]
 
 Rows = dict[tuple[Key, Key], Mapping[str, Form]]
-"""By partition key and clustering: static and regular columns. A partition that has only static columns has one row, whose
-clustering and regular columns are null."""
+"""By partition key and clustering: static and regular columns. A partition that has only static columns has one row,
+whose clustering and regular columns are null."""
 
 _SHOWN: Final = 5
 # By `op`: whether `before` and `after` are null.
@@ -45,8 +46,8 @@ def last_of_each_key(shape: TableShape, records: Iterable[DataRecord]) -> Rows:
 
 
 def replayed(shape: TableShape, records: Iterable[DataRecord]) -> tuple[Rows, list[str]]:
-    """Return the rows after all changes, and a line for each change whose `before` is not the last `after` of its key, or whose
-    `op` does not fit."""
+    """Return the rows after all changes, and a line for each change whose `before` is not the last `after` of its key,
+    or whose `op` does not fit."""
     found: Rows = {}
     problems: list[str] = []
     for record in records:
@@ -68,8 +69,8 @@ def replayed(shape: TableShape, records: Iterable[DataRecord]) -> tuple[Rows, li
 
 
 def mirrored(shape: TableShape, rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """The rows of a mirror, given as dictionaries by column. Except for maps, their types must have the same values in Spark and
-    Avro."""
+    """The rows of a mirror, given as dictionaries by column. Except for maps, their types must have the same values in
+    Spark and Avro."""
 
     def values(columns: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Form]:
         return {name: _of_spark(cql_type, row[avro_name(name)]) for name, cql_type in columns.items()}
@@ -83,7 +84,8 @@ def mirrored(shape: TableShape, rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 def differences(name: str, wanted: Rows, found: Rows) -> list[str]:
-    """A line for each of the first rows that differ; if there are more, a last line with the number of rows that differ."""
+    """A line for each of the first rows that differ; if there are more, a last line with the number of rows that
+    differ."""
     keys = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
     lines = [f"{name} {key}: Cassandra has {wanted.get(key)}, it has {found.get(key)}" for key in keys[:_SHOWN]]
     return lines + ([f"{name}: {len(keys)} rows differ"] if len(keys) > _SHOWN else [])

@@ -24,7 +24,8 @@ _HTTP_TIMEOUT_S: Final = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRecord:
-    """One message of a data topic. `key` and `value` are by Avro names, without logical types; `value` is None for a tombstone.
+    """One message of a data topic. `key` and `value` are by Avro names, without logical types; `value` is None for a
+    tombstone.
 
     `place` is the number of the message in its topic partition.
     """
@@ -145,7 +146,8 @@ class TopicReader:
             )
 
     def events(self, topic: str) -> list[Event]:
-        """All events of an events topic, partition by partition, each in its order; none if the topic does not exist."""
+        """All events of an events topic, partition by partition, each in its order; none if the topic does not
+        exist."""
         partitions = sorted(
             (int(name.rpartition("-partition-")[2]), name)
             for name in self.topics()

@@ -1,7 +1,7 @@
 """One form for a value of a CQL type, whether the driver or Avro returned it: equal values have equal forms.
 
-Forms are hashable. Floating-point numbers are their bits (there is one NaN, and -0.0 is not 0.0). Times are numbers in the unit
-of the data topic.
+Forms are hashable. Floating-point numbers are their bits (there is one NaN, and -0.0 is not 0.0). Times are numbers in
+the unit of the data topic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def is_multi_cell(cql_type: str) -> bool:
 
 
 def avro_name(name: str) -> str:
-    """The Avro name of a column: a character that Avro refuses becomes `_u<hex>_`, and `_` is put before a first digit."""
+    """The Avro name of a column: a character that Avro refuses becomes `_u<hex>_`, and `_` is put before a first
+    digit."""
     plain = "".join(
         char if char.isascii() and (char.isalnum() or char == "_") else f"_u{ord(char):04x}_" for char in name
     )

@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- merge $own .Values.agent.options | toYaml }}
 {{- end }}
 
-{{/* line.yaml for the watch and the resolved timestamps: Pulsar's addresses, and the agents' topic prefix and subscription. */}}
+{{/* line.yaml of the watch and `cdc resolved`: addresses of Pulsar, topic prefix and subscription of the agents. */}}
 {{- define "cassandra-cdc.lineOptions" -}}
 {{- $own := dict
   "pulsarServiceUrl" .Values.pulsar.serviceUrl
@@ -63,7 +63,7 @@ livenessProbe:
   periodSeconds: 30
   failureThreshold: 20
 readinessProbe:
-  # The agent counts as ready also without Pulsar, because the pod is Cassandra's, which has to serve then. /readyz is for alarms.
+  # Ready also without Pulsar: the pod is that of Cassandra, which has to serve then. /readyz is for alarms.
   tcpSocket: {port: cdc-http}
 securityContext:
   runAsUser: {{ .Values.agent.userId }}

@@ -1,4 +1,4 @@
-"""Sessions of the tests with Cassandra: patient, for the machine may be busy and the node just started."""
+"""Sessions of the tests with Cassandra. Their timeouts are long, for busy machines and nodes that have just started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 def cluster_of(
     *nodes: CassandraServer, consistency_level: int = ConsistencyLevel.LOCAL_ONE, login: AuthProvider | None = None
 ) -> Cluster:
-    """The driver's cluster object that talks to these nodes only; `with` closes it."""
+    """The driver's cluster object that connects only to these nodes. Use it in a `with` block."""
     addresses = [node.address for node in nodes]
     profile = ExecutionProfile(
         load_balancing_policy=WhiteListRoundRobinPolicy(addresses),
@@ -44,7 +44,8 @@ def cluster_of(
 
 
 def answered(ask: Callable[[], _Answer]) -> _Answer:
-    """What the connector's client answers. It is asked again after a timeout, for its limits are a few seconds."""
+    """Return the result of `ask`, a call of the connector's client. Retry it after timeouts, which are a few
+    seconds."""
     deadline = time.monotonic() + _ASKED_FOR_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own, and certificates by it, as PEM files and as a PKCS12 key store for Java."""
+"""A certificate authority for tests, and its certificates, as PEM files and as PKCS12 key stores for Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _name(common_name: str) -> x509.Name:
 
 
 class CertificateAuthority:
-    """Writes into a folder: `ca.pem`, `ca.p12` (a trust store), and for each name `NAME.pem`, `NAME.key`, `NAME.p12`."""
+    """Writes to a folder: `ca.pem`, `ca.p12` (a trust store), and for each name `NAME.pem`, `NAME.key`, `NAME.p12`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class CertificateAuthority:
         (folder / "ca.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, protection))
 
     def issue(self, name: str, address: str | None = None) -> None:
-        """A certificate with this common name, of a host with this address where one is given."""
+        """Issue a certificate with this common name and, if it is given, the address of a host."""
         key = rsa.generate_private_key(65537, 2048)
         hosts = [] if address is None else [x509.IPAddress(ipaddress.ip_address(address))]
         builder = self._builder(_name(name), key).add_extension(

@@ -1,4 +1,4 @@
-"""Small HTTP servers that answer as brokers do which own a topic, or know who does."""
+"""Small HTTP servers that answer like brokers that own a topic, or redirect to its owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Broker", "Request", "broker", "owner_of_all", "redirects_to"]
 
 
 class Request(NamedTuple):
-    """What arrived."""
+    """A request that a server received."""
 
     method: str
     path: str
@@ -24,11 +24,11 @@ class Request(NamedTuple):
 
 
 Answering = Callable[[Request], tuple[int, Mapping[str, str], object]]
-"""Status, headers and the JSON of the body, by request."""
+"""A function that returns status, headers and the JSON of the body for a request."""
 
 
 class Broker(LocalServer):
-    """Keeps what it was asked; `answering` may be changed."""
+    """A server that stores its requests in `asked`. `answering` may be changed while it runs."""
 
     def __init__(self, answering: Answering, tls: ssl.SSLContext | None) -> None:
         super().__init__(_Handler, tls)
@@ -65,21 +65,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (http.server's name)
-        """Say nothing."""
+        """Log no requests."""
 
 
 @contextmanager
 def broker(answering: Answering, tls: ssl.SSLContext | None = None) -> Iterator[Broker]:
-    """A server that runs meanwhile."""
+    """A server that runs while the block runs."""
     with running(Broker(answering, tls)) as server:
         yield server
 
 
 def redirects_to(url: str, status: int = 307) -> Answering:
-    """A broker that sends everybody to the same path of another one, with an empty body as Pulsar does."""
+    """Redirect every request to the same path of another broker, with an empty body, as Pulsar does."""
     return lambda request: (status, {"Location": url + request.path}, None)
 
 
 def owner_of_all(content: object) -> Answering:
-    """A broker that has this to say to everything."""
+    """Answer every request with this content."""
     return lambda request: (200, {}, content)

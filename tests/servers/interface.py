@@ -1,6 +1,7 @@
-"""What tests may ask of a server, whether the sandbox or docker compose runs it.
+"""The interface of servers for tests, for servers of the sandbox and of docker compose.
 
-Tests that drive the servers' processes (kill, restart, two nodes) take the ``sandbox`` fixture or start their own.
+Tests that control the servers' processes (kill, restart, two nodes) use the ``sandbox`` fixture or start their own
+servers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CassandraServer(Protocol):
     @property
     def commitlog_dir(self) -> Path: ...
     def flush(self, keyspace: str, *tables: str) -> None:
-        """Flushes tables, by default all of the keyspace."""
+        """Flush tables, by default all of the keyspace."""
 
 
 class PulsarServer(Protocol):
@@ -46,7 +47,7 @@ class PulsarServer(Protocol):
 
 
 class ComposeCassandra:
-    """The service ``cassandra`` of docker-compose.yml, by its published port and the folders it shares."""
+    """The service ``cassandra`` of docker-compose.yml, with its published port and its shared folders."""
 
     version = CASSANDRA_VERSIONS["5.0"]
     address = "127.0.0.1"
@@ -56,12 +57,12 @@ class ComposeCassandra:
     commitlog_dir = _folder / "commitlog"
 
     def flush(self, keyspace: str, *tables: str) -> None:
-        """Flushes tables by nodetool in the container."""
+        """Flush tables by nodetool in the container."""
         _compose(["exec", "--no-TTY", "cassandra", "nodetool", "flush", keyspace, *tables])
 
 
 class ComposePulsar:
-    """The service ``pulsar`` of docker-compose.yml, by its published ports."""
+    """The service ``pulsar`` of docker-compose.yml, with its published ports."""
 
     version = PULSAR_VERSION
     service_url = "pulsar://127.0.0.1:6650"

@@ -1,4 +1,4 @@
-"""HTTP servers of tests, on loopback, that run while they are needed."""
+"""HTTP servers of tests, on loopback, that run while a block runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LocalServer", "running"]
 
 
 class LocalServer(ThreadingHTTPServer):
-    """On a free port, over TLS where a context is given."""
+    """A server on a free port, with TLS if a context is given."""
 
     def __init__(self, handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), handler)
@@ -27,7 +27,7 @@ _Server = TypeVar("_Server", bound=LocalServer)
 
 @contextmanager
 def running(server: _Server) -> Iterator[_Server]:
-    """The server, while it answers."""
+    """Serve while the block runs."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

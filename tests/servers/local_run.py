@@ -1,4 +1,4 @@
-"""A connector run by hand, `pulsar-admin sources localrun`, to be stopped and killed at any moment."""
+"""A connector that runs by `pulsar-admin sources localrun`, so that tests can kill it at any moment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.topics.events_topic import wait_until
 
 __all__ = ["LocalRun"]
 
-# Java starts, loads all of Pulsar and unpacks the archive; on a busy machine that is not fast.
+# Java starts, loads all of Pulsar and unpacks the archive, which is slow on a busy machine.
 _START_TIMEOUT_S = 240
 
 
 class LocalRun:
-    """`pulsar-admin sources localrun` in a process group of its own, to be killed at any moment."""
+    """`pulsar-admin sources localrun` in its own process group."""
 
     def __init__(
         self, pulsar_admin: Path, service_url: str, archive: Path, topic: str, options: dict[str, object], log: Path
@@ -34,7 +34,7 @@ class LocalRun:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, parallelism: int = 1) -> None:
-        """Start it, with so many instances; it continues by itself."""
+        """Start it with `parallelism` instances. It continues where an earlier run ended."""
         environment = {**os.environ, "JAVA_HOME": str(java_home())}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -46,11 +46,11 @@ class LocalRun:
             )
 
     def child(self) -> psutil.Process:
-        """The Python process of the connector, as soon as it runs."""
+        """Wait until the Python process of the connector runs, and return it."""
         return self.children(1)[0]
 
     def children(self, count: int) -> list[psutil.Process]:
-        """The Python processes of its instances, as soon as so many run."""
+        """Wait until `count` Python processes of its instances run, and return them."""
         assert self._process is not None
         runner = psutil.Process(self._process.pid)
         found: list[psutil.Process] = []
@@ -63,7 +63,7 @@ class LocalRun:
         return found
 
     def kill(self) -> None:
-        """SIGKILL to Java; the Python process has to notice by itself."""
+        """Send SIGKILL to Java, and wait until its other processes have ended by themselves."""
         if self._process is not None:
             child = psutil.Process(self._process.pid).children(recursive=True)
             os.killpg(self._process.pid, signal.SIGKILL)

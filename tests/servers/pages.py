@@ -1,4 +1,4 @@
-"""A server of fixed pages by path: answers of Pulsar's admin service or of an agent, also wrong ones."""
+"""A server with fixed pages by path: answers of Pulsar's admin service or of an agent, also wrong ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Page", "page", "serving"]
 
 
 class Page(NamedTuple):
-    """One answer. `date` is that of its header; None: it has none."""
+    """One answer. `date`: the text of the header `Date`; None: the answer has no such header."""
 
     body: bytes
     status: int = 200
@@ -22,7 +22,7 @@ class Page(NamedTuple):
 
 
 def page(content: Any, status: int = 200) -> Page:
-    """JSON."""
+    """A page with this content as JSON."""
     return Page(json.dumps(content).encode(), status)
 
 
@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # a connection serves many requests
 
     def do_GET(self) -> None:
-        """The page of the path, whatever follows its `?`; without one 404."""
+        """Send the page of the path without its query, or 404 if there is none."""
         server = self.server
         assert isinstance(server, _Server)
         found = server.pages.get(self.path.partition("?")[0], Page(b'{"reason":"Not found"}', 404))
@@ -48,11 +48,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(found.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
-        """Requests are not logged."""
+        """Log no requests."""
 
 
 @contextmanager
 def serving(pages: Mapping[str, Page]) -> Iterator[str]:
-    """The URL of a server that answers with these; they may be changed while it runs."""
+    """The URL of a server that answers with these pages, which may be changed while it runs."""
     with running(_Server(pages)) as server:
         yield server.url

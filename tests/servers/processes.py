@@ -1,4 +1,4 @@
-"""What `/proc` shows of processes: their lines, and the limits that the system sets them."""
+"""Command lines and limits of processes, from `/proc`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["connectors_below", "limit_of", "process_lines"]
 
 
 def process_lines() -> Iterator[tuple[str, str]]:
-    """What `ps` shows, of all processes but this one."""
+    """Yield the name and the command line, as `ps` shows it, of all processes but this one."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
@@ -21,7 +21,7 @@ def process_lines() -> Iterator[tuple[str, str]]:
 
 
 def connectors_below(folder: Path) -> list[int]:
-    """The connectors' processes that run from an archive which was unpacked below a folder."""
+    """The ids of connector processes that run from an archive unpacked below this folder."""
     return [
         int(where.split()[1])
         for where, line in process_lines()

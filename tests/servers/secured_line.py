@@ -1,4 +1,4 @@
-"""An agent and a connector between servers that let nobody in without credentials, and the secrets by which they get in."""
+"""An agent and a connector between servers that require credentials, and their secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["EXPIRED", "NODE_PASSWORD", "SECRETS", "TOKEN", "SecuredLine", "runni
 NODE_PASSWORD: Final = "open sesame"
 TOKEN: Final = token(ROLE)
 EXPIRED: Final = token(ROLE, ends_at_s=1_700_000_000)
-# What must show nowhere. The end of a token is what makes it one.
+# Texts that must not appear anywhere. Of a token, only the last part, the signature, is secret.
 SECRETS: Final = (
     NODE_PASSWORD,
     TOKEN.rpartition(".")[2],
@@ -43,7 +43,7 @@ SECRETS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class SecuredLine:
-    """Agent and connector, running; `records` reads the data topic."""
+    """A running agent and connector. `records` reads the data topic."""
 
     agent: AgentProcess
     connector: Connector
@@ -54,7 +54,8 @@ class SecuredLine:
 def running_line(
     servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], archive: Path, folder: Path
 ) -> Iterator[SecuredLine]:
-    """Agent and connector of the table `secured.t`; one row has come through already. `folder` is the agent's."""
+    """Run agent and connector of the table `secured.t`, and wait until a first row has arrived. `folder` is the
+    agent's."""
     options = agent_options(servers, secret_files)
     more = {"spillDir": str(folder / "spill"), "archiveUrl": str(folder / "archive"), "includeTables": TABLE}
     agent = AgentProcess.for_node(servers.node, servers.pulsar, folder, **{**options, **more})

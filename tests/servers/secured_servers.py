@@ -1,4 +1,4 @@
-"""Servers that let nobody in without credentials: TLS everywhere, certificates and passwords, tokens."""
+"""Servers that require credentials: TLS everywhere, certificates and passwords, tokens."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _CLIENT_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 class SecuredSandbox(Sandbox):
-    """A node that takes TLS connections with a client's certificate and a password only, and a Pulsar with TLS and tokens.
+    """A node that requires TLS, a client's certificate and a password, and a Pulsar with TLS and tokens.
 
-    Certificates: `node` and `broker`, which hold their addresses, and `client`. Pulsar's plain ports are there for its own
-    functions worker, and for tests to change things.
+    The certificates are `node` and `broker`, which have the servers' addresses, and `client`. Pulsar's ports without
+    TLS are for its own functions worker, and for changes by tests.
     """
 
     def __init__(self, authority: CertificateAuthority) -> None:
@@ -60,7 +60,7 @@ class SecuredSandbox(Sandbox):
 
     @property
     def tls_context(self) -> ssl.SSLContext:
-        """How a client connects to the node."""
+        """The TLS context with which a client connects to the node."""
         assert self.options.cassandra_tls is not None
         return self.options.cassandra_tls
 
@@ -72,7 +72,7 @@ class SecuredSandbox(Sandbox):
 
 @contextmanager
 def relay(address: str, port: int) -> Iterator[int]:
-    """A port on 127.0.0.1 behind which that server answers: under an address that its certificate does not hold."""
+    """Forward a port of 127.0.0.1 to the server, so that it has an address that its certificate does not have."""
     listener = socket.create_server(("127.0.0.1", 0))
     opened: list[socket.socket] = [listener]
 
@@ -105,7 +105,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def agent_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[str, object]:
-    """Mutual TLS, a password and a token for the agent."""
+    """The agent's options for mutual TLS, a password and a token."""
     folder, address = servers.authority.folder, servers.pulsar.address
     return {
         "cassandraTls": True,
@@ -123,7 +123,7 @@ def agent_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[st
 
 
 def source_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[str, object]:
-    """The same for the connector, by Java key stores."""
+    """The connector's options for the same, with Java key stores."""
     folder = servers.authority.folder
     return {
         "contactPoints": servers.node.address,
@@ -149,7 +149,7 @@ def source_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[s
 
 
 def spark_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[str, str]:
-    """TLS and a token for the Spark reader."""
+    """The Spark reader's options for TLS and a token."""
     address = servers.pulsar.address
     return {
         "serviceUrl": f"pulsar+ssl://{address}:{TLS_PORT}",
@@ -163,7 +163,7 @@ def spark_options(servers: SecuredSandbox, files: Mapping[str, Path]) -> dict[st
 
 
 def cassandra_access(servers: SecuredSandbox, password: str) -> CassandraAccess:
-    """Mutual TLS and a password for the Spark jobs that read Cassandra."""
+    """Access with mutual TLS and a password, for Spark jobs that read Cassandra."""
     folder = servers.authority.folder
     return CassandraAccess(
         contact_points=(servers.node.address,),
@@ -181,7 +181,7 @@ def cassandra_access(servers: SecuredSandbox, password: str) -> CassandraAccess:
 
 @contextmanager
 def child(options: Mapping[str, object]) -> Iterator[Callable[[], str]]:
-    """The connector's process after OPEN; gives a function that tells all that it has written so far."""
+    """Start the connector's process, send OPEN, and yield a function that returns all output so far."""
     document = json.dumps({"config": options, "pulsar": {}, "instance": {"name": "n"}}).encode()
     process = subprocess.Popen(
         [sys.executable, "-m", "source_connector"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

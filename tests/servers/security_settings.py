@@ -1,4 +1,4 @@
-"""What makes a node or a Pulsar of a test ask for certificates, passwords and tokens, and the tokens that it takes."""
+"""Settings with which a test's node or Pulsar requires certificates, passwords and tokens, and the tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.servers.certificates import STORE_PASSWORD
 
 __all__ = ["HTTPS_PORT", "TLS_PORT", "node_tls", "pulsar_tls", "pulsar_tokens", "token"]
 
-# The sandbox's Pulsar has an address of its own.
+# Fixed ports are possible, because the sandbox's Pulsar has its own address.
 TLS_PORT: Final = 6651
 HTTPS_PORT: Final = 8443
 _TOKEN_KEY: Final = b"not a secret: it is for a test's own server"
 
 
 def token(role: str, *, ends_at_s: int | None = None) -> str:
-    """A JWT of this role, HS256; with an end in seconds since the epoch."""
+    """A JWT (HS256) of this role. `ends_at_s`: when it expires, in seconds since the epoch."""
 
     def part(document: object) -> bytes:
         return base64.urlsafe_b64encode(json.dumps(document).encode()).rstrip(b"=")
@@ -33,9 +33,9 @@ def token(role: str, *, ends_at_s: int | None = None) -> str:
 
 
 def node_tls(folder: Path, *, optional: bool) -> dict[str, Json]:
-    """Settings of a node that asks clients for a certificate, those that come by TLS, or (`optional` false) all.
+    """Settings of a node that requires a certificate of clients with TLS. With `optional` false it requires TLS of all.
 
-    `folder` is that of a CertificateAuthority which has issued `node`.
+    `folder`: the folder of a CertificateAuthority that has issued `node`.
     """
     return {
         "client_encryption_options": {
@@ -52,7 +52,7 @@ def node_tls(folder: Path, *, optional: bool) -> dict[str, Json]:
 
 
 def pulsar_tls(folder: Path) -> dict[str, str]:
-    """Settings of a Pulsar with TLS on both ports beside its plain ones; the authority in `folder` has issued `broker`."""
+    """Settings of a Pulsar that has two further ports with TLS. The authority in `folder` must have issued `broker`."""
     return {
         "brokerServicePortTls": str(TLS_PORT),
         "webServicePortTls": str(HTTPS_PORT),
@@ -63,7 +63,7 @@ def pulsar_tls(folder: Path) -> dict[str, str]:
 
 
 def pulsar_tokens(*, super_users: str, certificates_too: bool = False) -> dict[str, str]:
-    """Settings of a Pulsar that gives roles their rights only, by `token`'s tokens or by certificates."""
+    """Settings of a Pulsar with authorization by role. Roles log in with tokens of `token` or with certificates."""
     provider = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
     return {
         "authenticationEnabled": "true",

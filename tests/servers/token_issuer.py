@@ -22,10 +22,10 @@ TOKEN_PATH: Final = "/token"
 
 
 class Issuer(LocalServer):
-    """Knows every client whose secret is `CLIENT_SECRET`; keeps the forms that arrived.
+    """Issues tokens to every client with the secret `CLIENT_SECRET`. `forms` has all received forms.
 
-    `answers` may have something else to say: status and body, by path. A token is a number of its client's, or what
-    `token_of` makes of the client's id.
+    `answers` may have other answers by path: status and body. A token is the client's id with a number, or the result
+    of `token_of` for the client's id.
     """
 
     def __init__(self, token_of: Callable[[str], str] | None, tls: ssl.SSLContext | None) -> None:
@@ -63,17 +63,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (http.server's name)
-        """Say nothing."""
+        """Log no requests."""
 
 
 @contextmanager
 def token_issuer(token_of: Callable[[str], str] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Issuer]:
-    """An issuer that runs meanwhile."""
+    """An issuer that runs while the block runs."""
     with running(Issuer(token_of, tls)) as issuer:
         yield issuer
 
 
 def key_file(path: Path, client_id: str, client_secret: str = CLIENT_SECRET) -> str:
-    """Writes a key file; the value of `private_key` that names it."""
+    """Write a key file, and return its URL for the parameter `private_key`."""
     path.write_text(json.dumps({"client_id": client_id, "client_secret": client_secret}))
     return f"file://{path}"

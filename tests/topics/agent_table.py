@@ -1,4 +1,4 @@
-"""One table beside the shared agent: statements by few words, and what of it is on its events topic."""
+"""One table of the shared agent: short methods for its statements, and the events on its topic."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEYED = "pk int, ck int, v int, PRIMARY KEY (pk, ck)"
 class AgentTable:
     """One table, its events topic, and the shared agent.
 
-    All rows that it writes are in one partition, so that their events are in the order of the log: when the last one is
-    there, nothing that stands before it is still to come.
+    All rows that it writes are in one partition, so that their events are in the order of the commit log: when the last
+    event is on the topic, all events before it are there, too.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AgentTable:
             self._session.execute(f"INSERT INTO {self.name} (pk, ck, v) VALUES (1, {ck}, {ck})")
 
     def end_segment(self) -> None:
-        """Cassandra begins a new segment when a table is dropped."""
+        """Let Cassandra begin a new segment, which it does when a table is dropped."""
         filler = f"{self._keyspace}.filler_{next(_numbers)}"
         self._session.execute(f"CREATE TABLE {filler} (pk int PRIMARY KEY) WITH cdc = true")
         self._session.execute(f"INSERT INTO {filler} (pk) VALUES (1)")
@@ -58,35 +58,36 @@ class AgentTable:
         return found
 
     def published(self) -> list[int]:
-        """Clustering keys of all events on the topic now."""
+        """The clustering keys of all events that are on the topic now."""
         topic = self._open_topic(self._keyspace, "t")
         return [int.from_bytes(each.event.clustering[0] or b"", "big") for each in topic.read()]
 
     def wait_for_last(self, ck: int) -> list[int]:
-        """Clustering keys of all events as soon as the last row's is there."""
+        """Wait for the event of row `ck`, and return the clustering keys of all events."""
         wait_until(lambda: ck in self.published(), f"row {ck} of {self.name} is on the topic")
         return self.published()
 
     def catch_up(self) -> None:
-        """Wait until the agent has published all that is in the log now."""
+        """Wait until the agent has published all changes that are in the commit log now."""
         marker = f"marker_{next(_numbers)}"
         self.create("pk int PRIMARY KEY", table=marker)
         self._session.execute(f"INSERT INTO {self._keyspace}.{marker} (pk) VALUES (1)")
         self._open_topic(self._keyspace, marker).wait_for(1)
-        # The marker's topic is another one: what was read before it may still be on its way.
+        # The marker is on another topic: events that were read before it may still be in flight.
         wait_for_metrics(self._agent, "nothing is on its way", inflight_events=0)
 
 
 def log_from_now(agent: AgentProcess) -> Callable[[], str]:
-    """Gives what the agent has logged since this call."""
+    """Return a function that returns the agent's log since this call."""
     size = agent.log.stat().st_size if agent.log.exists() else 0  # before the first start there is no log
     return lambda: agent.log.read_bytes()[size:].decode(errors="replace")
 
 
 def wait_for_metrics(agent: AgentProcess, what: str, **wanted: int) -> None:
-    """Wait until metrics of the agent have these values, which were measured after this call.
+    """Wait until metrics of the agent have these values, measured after this call.
 
-    The status file that is there now was written before it, and the next one may have been measured before it: the third is new.
+    The current status file was written before the call, and the next one may have been measured before it. So only the
+    third file and later ones count.
     """
     times: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""A table, its events as a test words them, and its data topic: what a test of the connector works with."""
+"""For tests of the connector: a table, events that the test makes itself, and the table's data topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def int32(value: int) -> bytes:
 
 
 class ConnectorLine:
-    """Statements on the table `t` of a keyspace; `{t}` in a statement is its name, `{ts}` a timestamp of its own."""
+    """Statements on the table `t` of a keyspace. `{t}` in a statement is its name, `{ts}` a new timestamp."""
 
     def __init__(self, cql: Session, keyspace: str, writer: EventsWriter, topic: DataTopic) -> None:
         self.cql = cql
@@ -32,7 +32,7 @@ class ConnectorLine:
         self.topic = topic
 
     def run(self, statement: str) -> int:
-        """Run a statement; the timestamp that it was given."""
+        """Run a statement, and return its timestamp."""
         timestamp_us = next(_timestamps_us)
         self.cql.execute(statement.replace("{t}", f"{self.keyspace}.t").replace("{ts}", f"TIMESTAMP {timestamp_us}"))
         return timestamp_us
@@ -46,7 +46,7 @@ class ConnectorLine:
         is_live: bool = True,
         bounds: RangeBounds | None = None,
     ) -> MutationEvent:
-        """Run a statement and give the event that an agent would make of it."""
+        """Run a statement, and return the event that an agent would publish for it."""
         timestamp_us = self.run(statement)
         return self.writer.event(
             *key, kind=kind, writetime_us=timestamp_us, columns=columns, is_live=is_live, bounds=bounds

@@ -1,4 +1,4 @@
-"""Reads a data topic as a consumer that knows nothing of the connector: a subscription made before anything is there."""
+"""Reads a data topic as a consumer without the connector's code, by a subscription made before the first record."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.topics.events_topic import wait_until
 
 __all__ = ["DataRecord", "DataTopic"]
 
-# a limit for a machine under heavy load: who waits goes on as soon as the condition holds
+# long, for a machine under heavy load; a wait ends as soon as its condition holds
 _TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRecord:
-    """One message: its key and value as bytes, and decoded by the schemas of its version."""
+    """One message: key and value as bytes, and decoded by the schemas of its version."""
 
     key_bytes: bytes
     value_bytes: bytes | None
@@ -37,7 +37,7 @@ class DataRecord:
 
     @property
     def kind(self) -> str:
-        """What the change was."""
+        """The kind of the change."""
         return self.properties["kind"]
 
 
@@ -62,7 +62,7 @@ class DataTopic:
         self._client.close()
 
     def wait_for(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[DataRecord]:
-        """All records so far, as soon as there are `count` of them."""
+        """Wait until there are `count` records, and return all records so far."""
         deadline = time.monotonic() + timeout_s
         while len(self.records) < count:
             left_s = deadline - time.monotonic()
@@ -75,7 +75,7 @@ class DataTopic:
         return self.wait_for(len(self.records) + count, timeout_s)[-count:]
 
     def expect_silence(self, seconds: float = 1.0) -> None:
-        """Nothing more arrives."""
+        """Check that no record arrives within this time."""
         before = len(self.records)
         self._receive(seconds)
         assert self.records[before:] == [], f"nothing was to come to {self.name}: {self.records[before:]}"
@@ -85,9 +85,9 @@ class DataTopic:
         self._receive(seconds)
 
     def take_all(self) -> list[DataRecord]:
-        """Take all records that the broker has; those that were taken now.
+        """Take all records that the broker has, and return those that were taken now.
 
-        The broker says what is left, for a pause without a record may be its own.
+        It asks the broker for the backlog, because a pause without records does not mean that none is left.
         """
         before = len(self.records)
 
@@ -107,7 +107,7 @@ class DataTopic:
         return cast("int", subscription["msgBacklog"])
 
     def schema(self, version: int) -> dict[str, Any]:
-        """One version of the registered schema, as the broker's REST interface tells it."""
+        """One version of the registered schema, from the broker's REST interface."""
         url = f"{self._admin_url}/admin/v2/schemas/public/default/{self.name}/schema/{version}"
         return cast("dict[str, Any]", rest().get(url).raise_for_status().json())
 
@@ -138,7 +138,7 @@ class DataTopic:
 
 
 class _Decoder:
-    """Decodes key and value by one registered schema, of whichever of the three formats."""
+    """Decodes key and value by one registered schema of any of the three formats."""
 
     def __init__(self, registered: dict[str, Any]) -> None:
         self.is_one_object = registered["type"] == "JSON"
@@ -155,7 +155,7 @@ def _decode_json(data: bytes) -> dict[str, Any]:
 
 
 def _decode(schema: object, data: bytes) -> dict[str, Any]:
-    # Without their logical types: dates stay days, as they are written.
+    # Without logical types, so that dates stay days, as they are written.
     plain = json.loads(json.dumps(schema), object_hook=_without_logical_type)
     source = io.BytesIO(data)
     record = fastavro.schemaless_reader(source, plain, None)

@@ -1,4 +1,4 @@
-"""Reads an events topic as a test wants it: all partitions, from the beginning, without a durable subscription."""
+"""Reads an events topic for a test: all partitions, from the beginning, without a durable subscription."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from schemas.mutation_event import (
 
 __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 
-# a limit for a machine under heavy load: who waits goes on as soon as the condition holds
+# long, for a machine under heavy load; a wait ends as soon as its condition holds
 _TIMEOUT_S: Final = 180.0
 _SHORTEST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.3
 _PAUSES_AS_LONG: Final = 4
-"""As the condition that is waited for took."""
+"""A pause is this many times as long as the check of the condition took, within the limits above."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Return when the condition holds; fail by an AssertionError that says what was waited for."""
+    """Return when the condition holds. Raises AssertionError with the text `what` after the timeout."""
     deadline = time.monotonic() + timeout_s
     asked_at = time.monotonic()
     while not condition():
         now = time.monotonic()
         assert now < deadline, f"not within {timeout_s:g} s: {what}"
-        # Servers answer most conditions: asked without a pause, they would do little else.
+        # Most checks ask a server, which without pauses would do little else.
         time.sleep(min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, _PAUSES_AS_LONG * (now - asked_at))))
         asked_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEvent:
-    """One event, the message it came in, and where that was."""
+    """One event, with its message, its topic partition and the message's key."""
 
     message: MutationEvents
     event: MutationEvent
@@ -54,12 +54,12 @@ class TopicEvent:
 
     @property
     def place(self) -> tuple[str, int, int, int]:
-        """What identifies an event: node, segment, position, ordinal."""
+        """The identity of an event: node, segment, position, ordinal."""
         return str(self.message.node_id), self.message.segment_id, self.event.position, self.event.ordinal
 
 
 class EventsTopic:
-    """All that a topic holds, read so far, in the order of each partition. Close it, or use it in a `with` block."""
+    """The events of a topic that were read so far, in the order of each partition. Close it, or use a `with` block."""
 
     def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
         self.topic = topic
@@ -87,7 +87,7 @@ class EventsTopic:
         self._client.close()
 
     def read(self) -> list[TopicEvent]:
-        """Read what is there now; all events so far."""
+        """Read all messages that are there now, and return all events so far."""
         if not self._readers:
             names = partitions_of(self._admin_url, self.topic)
             self._readers = [self._client.create_reader(name, pulsar.MessageId.earliest) for name in names]
@@ -106,12 +106,12 @@ class EventsTopic:
         return self.events
 
     def wait_for(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[TopicEvent]:
-        """All events as soon as there are `count`."""
+        """Wait until there are `count` events, and return all events."""
         wait_until(lambda: len(self.read()) >= count, f"{count} events on {self.topic}", timeout_s)
         return self.events
 
     def wait_for_rows(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[TopicEvent]:
-        """All events as soon as there are `count` different places among them."""
+        """Wait until there are `count` events with different places, and return all events."""
         wait_until(
             lambda: len({each.place for each in self.read()}) >= count, f"{count} rows on {self.topic}", timeout_s
         )
@@ -119,7 +119,7 @@ class EventsTopic:
 
 
 def _decoded(data: bytes) -> MutationEvents:
-    """By one of the two schemas of an events topic: of a message with a clearing the other one leaves bytes over."""
+    """Decode by the schema of events, or by that of clearings: the first leaves bytes of a message with a clearing."""
     try:
         return decode_events(data)
     except MalformedEventsError:
@@ -127,7 +127,7 @@ def _decoded(data: bytes) -> MutationEvents:
 
 
 def partitions_of(admin_url: str, topic: str) -> list[str]:
-    """Names of a partitioned topic's partitions; none while it does not exist."""
+    """The names of a topic's partitions; none while the topic does not exist."""
     path = topic.removeprefix("persistent://")
     response = rest().get(
         f"{admin_url}/admin/v2/persistent/{path}/partitions", params={"checkAllowAutoCreation": "false"}
@@ -138,7 +138,7 @@ def partitions_of(admin_url: str, topic: str) -> list[str]:
 
 
 def avro_record(schema_text: str, data: bytes) -> dict[str, object]:
-    """An Avro record by its schema's JSON, as a consumer would read it."""
+    """Decode an Avro record by its schema's JSON, as a consumer does."""
     import json
 
     import fastavro

@@ -1,4 +1,4 @@
-"""Writes events as an agent would, for tests of the connector that need events of their own making."""
+"""Writes events as an agent does, for tests of the connector that make their own events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SEND_TIMEOUT_MS = 120_000
 
 
 def table_metadata(session: Session, keyspace: str, table: str) -> TableMetadata:
-    """A table as the server describes it."""
+    """The metadata of a table, from the node's system tables."""
     schema = {}
     for name in _LISTS:
         rows = session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))
@@ -51,7 +51,7 @@ def table_metadata(session: Session, keyspace: str, table: str) -> TableMetadata
 
 
 class _AvroBytes(pulsar.schema.Schema):  # type: ignore[misc]  # the client has no types
-    """Registers the events' schema, or that of clearings, and passes bytes through."""
+    """Registers the schema of events, or another one, and sends bytes as they are."""
 
     def __init__(self, schema: str = MUTATION_EVENTS_SCHEMA_TEXT) -> None:
         super().__init__(bytes, _pulsar.SchemaType.AVRO, {"type": "record"}, "AVRO")
@@ -112,7 +112,7 @@ class EventsWriter:
         digest: bytes | None = None,
         bounds: RangeBounds | None = None,
     ) -> MutationEvent:
-        """An event by the CQL bytes of its key: partition columns, then clustering columns."""
+        """Make an event. `key`: the CQL bytes of the partition columns, then those of the clustering columns."""
         position = next(self._positions)
         width = len(self.table.partition_key)
         partition, clustering = key[:width], key[width:]
@@ -140,7 +140,7 @@ class EventsWriter:
         node: UUID | None = None,
         segment_id: int = 7,
     ) -> None:
-        """Publish events in one message and wait for the broker."""
+        """Publish events in one message, and wait until the broker has stored it."""
         message = MutationEvents(
             node_id=node or self._node,
             segment_id=segment_id,
@@ -153,7 +153,7 @@ class EventsWriter:
         self._producers[partition].send(encode_events(message))
 
     def truncate(self) -> None:
-        """TRUNCATE, and the message of it on every partition."""
+        """Truncate the table, and publish the message of the truncation to every partition."""
         self._session.execute(f"TRUNCATE {self.table.keyspace}.{self.table.name}")
         noted = truncations_of(self._session.execute("SELECT truncated_at FROM system.local").one().truncated_at)
         place = noted[self.table.table_id]
@@ -171,15 +171,15 @@ class EventsWriter:
             self._producer(index, _AvroBytes(CLEARING_SCHEMA_TEXT)).send(encode_clearing(message))
 
     def send_bytes(self, data: bytes, partition: int = 0) -> None:
-        """Publish something else in an event's place."""
+        """Publish other bytes instead of events."""
         self._producers[partition].send(data)
 
     def send_in_chunks(self, data: bytes) -> None:
-        """The same, of any size, on the first partition."""
+        """Publish bytes of any size, in chunks, to the first partition."""
         self._producer(0, _AvroBytes(), chunking_enabled=True).send(data)
 
     def _producer(self, partition: int, schema: _AvroBytes, **settings: object) -> pulsar.Producer:
-        # By default `send` gives up after 30 s, too.
+        # The default of 30 s for `send` is too short, too.
         return self._client.create_producer(
             f"{self.topic}-partition-{partition}", schema=schema, send_timeout_millis=_SEND_TIMEOUT_MS, **settings
         )

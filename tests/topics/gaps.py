@@ -1,4 +1,4 @@
-"""The gaps topic, as an agent makes and writes it."""
+"""The gaps topic, as an agent creates and writes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["gap", "make_gaps_topic", "messages_in", "report_gaps"]
 
 
 def make_gaps_topic(pulsar: PulsarServer, prefix: str) -> None:
-    """As an agent does: four partitions, and the connector's subscription."""
+    """Create the gaps topic as an agent does: with four partitions and the connector's subscription."""
     url = f"{pulsar.admin_url}/admin/v2/{gaps_topic(prefix).replace('://', '/')}"
     rest().put(f"{url}/partitions", json=4).raise_for_status()
     rest().put(f"{url}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
 
 
 def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> None:
-    """As an agent does: all to the first partition."""
+    """Publish gap records as an agent does: all to the first partition."""
     client = pulsar_client.Client(
         pulsar.service_url,
         operation_timeout_seconds=120,
@@ -40,7 +40,7 @@ def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> Non
 
 
 def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) -> GapRecord:
-    """Of two segments of this node, from `since_ms` (milliseconds since the epoch) until now."""
+    """A gap of two segments of this node, from `since_ms` (milliseconds since the epoch) until now."""
     return GapRecord(
         node_id=node, keyspace=keyspace, table=table, table_id=table_id, first_segment_id=7, first_position=0,
         last_segment_id=8, from_ms=since_ms, to_ms=int(time.time() * 1000), detected_ms=int(time.time() * 1000),
@@ -49,7 +49,7 @@ def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) ->
 
 
 def messages_in(pulsar: PulsarServer, topic: str) -> int:
-    """How many messages were ever published to this topic."""
+    """The number of messages that were published to this topic."""
     url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitioned-stats"
     found: int = rest().get(url, timeout=30).raise_for_status().json()["msgInCounter"]
     return found

@@ -1,4 +1,4 @@
-"""A sink that nobody here wrote: Pulsar's own JDBC sink, into SQLite."""
+"""A sink that is not part of this project: Pulsar's own JDBC sink, with SQLite."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Rows = Callable[[], list[tuple[object, ...]]]
 def jdbc_sink(
     pulsar: PulsarServer, topic: str, columns: Mapping[str, str], key: Sequence[str], folder: Path
 ) -> Iterator[Rows]:
-    """The rows of the sink's table in the order of their key; it has these columns, by their types in SQLite.
+    """Run a sink, and yield a function that returns the rows of its table in the order of their key.
 
-    One for each JVM: Java looks for SQLite's driver once, among the classes of whoever asks first. So in each part of
-    `make test`, which has a Pulsar of its own, one test has a sink.
+    `columns`: column name -> type in SQLite. A JVM can run only one such sink: Java looks up SQLite's driver once, by
+    the class loader of the first caller. So in each part of `make test`, which has its own Pulsar, one test has a sink.
     """
     file = folder / "sink.db"
     definition = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # who reads does not hold up the sink
+        database.execute("PRAGMA journal_mode = WAL")  # readers do not block the sink
         database.execute(f"CREATE TABLE t ({definition}, PRIMARY KEY ({', '.join(key)}))")
     (archive,) = artifacts.ensure("pulsar-io-jdbc-sqlite")
     name = f"sqlite-{topic}"
@@ -54,5 +54,5 @@ def jdbc_sink(
             return database.execute(f"SELECT {', '.join(columns)} FROM t ORDER BY {', '.join(key)}").fetchall()
 
     yield rows
-    print(rest().get(f"{url}/status").text)  # for a test that failed
+    print(rest().get(f"{url}/status").text)  # shown if the test failed
     rest().delete(url)

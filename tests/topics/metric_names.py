@@ -1,4 +1,4 @@
-"""Which metrics the dashboard and the alarms of deploy/monitoring name."""
+"""The names of the metrics in the dashboard and the alarms of deploy/monitoring."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FOLDER: Final = Path(__file__).parent.parent.parent / "deploy" / "monitoring"
 
 
 def agent_metrics_named() -> set[str]:
-    """Of agents, with the endings of counters and histograms."""
+    """Metrics of agents, with the endings of counters and histograms."""
     return set(re.findall(r"\bcdc_agent_\w+", _queries()))
 
 
 def resolved_metrics_named() -> set[str]:
-    """Of `cdc resolved`."""
+    """Metrics of `cdc resolved`."""
     return set(re.findall(r"\bcdc_resolved_\w+", _queries()))
 
 
 def pulsar_metrics_named() -> set[str]:
-    """Of Pulsar's brokers and workers."""
+    """Metrics of Pulsar's brokers and functions workers."""
     return set(re.findall(r"\bpulsar_\w+", _queries()))
 
 

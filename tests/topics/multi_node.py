@@ -1,4 +1,4 @@
-"""What the tests of several nodes share: sessions by one node, rows, and what came of them on both topics."""
+"""Helpers of tests with several nodes: sessions with one node, rows, and their events and records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S: Final = 600
 
 
 def connected(node: CassandraNode) -> Cluster:
-    """A driver that asks this node only."""
+    """The driver's cluster object that connects only to this node."""
     profile = ExecutionProfile(
         load_balancing_policy=WhiteListRoundRobinPolicy([node.address]),
         request_timeout=120,
@@ -36,13 +36,13 @@ def connected(node: CassandraNode) -> Cluster:
 
 
 def write(session: Session, keyspace: str, keys: Sequence[int], value: str = "v") -> None:
-    """A row of table `t` for each key."""
+    """Write a row of table `t` for each key."""
     insert = session.prepare(f"INSERT INTO {keyspace}.t (pk, v) VALUES (?, ?)")
     execute_concurrent_with_args(session, insert, [(key, f"{value}-{key}") for key in keys], concurrency=32)
 
 
 def key_hex(key: int) -> str:
-    """The partition key as events hold it."""
+    """The partition key as events have it, in hexadecimal."""
     return key.to_bytes(4, "big").hex()
 
 
@@ -54,7 +54,7 @@ def events_of(pulsar: PulsarServer, keyspace: str, node_id: str | None = None) -
 
 
 def wait_for_keys(pulsar: PulsarServer, keyspace: str, keys: Sequence[int], node_id: str | None = None) -> list[Event]:
-    """All events (of one node), as soon as there are some of all these keys."""
+    """Wait until every key has an event, and return all events. `node_id`: count only events of this node."""
     wanted = set(map(key_hex, keys))
     found: list[Event] = []
 
@@ -67,7 +67,7 @@ def wait_for_keys(pulsar: PulsarServer, keyspace: str, keys: Sequence[int], node
 
 
 def wait_for_equal_data(pulsar: PulsarServer, session: Session, keyspace: str) -> None:
-    """Until the data topic, folded, is the table."""
+    """Wait until the folded data topic is equal to the table."""
     last: list[str] = []
 
     def is_equal() -> bool:

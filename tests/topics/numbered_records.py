@@ -1,4 +1,4 @@
-"""Numbered records of a small table, and reading them back by the data source `cassandra_cdc`."""
+"""Numbered records of a small table, read back by the data source `cassandra_cdc`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "tex
 
 
 def read(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
-    """Raw rows; `more` are options, too."""
+    """Raw rows of the topic. `more`: further options."""
     return spark.read.format("cassandra_cdc").options(**options, **more).load()
 
 
@@ -24,5 +24,5 @@ def numbered(first: int, last: int) -> list[Record]:
 
 
 def names(frame: DataFrame) -> list[str]:
-    """The text after the two bytes of Avro that say: not null, so long."""
+    """The names of the records: the text after the two Avro bytes for "not null" and the length."""
     return [bytes(row.value)[2:].decode() for row in frame.collect()]

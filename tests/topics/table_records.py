@@ -1,4 +1,4 @@
-"""Records of a table as the connector publishes them, by few words, and the rows of the current table that they leave."""
+"""Short functions for records as the connector publishes them, and the rows of the current table that they give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 Case = tuple[str, Sequence[Record], list[tuple[object, ...]]]
-"""What is shown, the records, the rows of the table that they leave."""
+"""The name of the case, its records, and the rows of the table after them."""
 PLAIN = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal"})
 WIDE = table_schemas(
     partition_key={"pk": "text"},
@@ -45,7 +45,7 @@ def row(pk: str, a: int, b: str, v: int | None, **more: AvroValue) -> Record:
 
 
 def row_deletion(pk: str, a: int, b: str) -> Record:
-    """What a deleted row leaves."""
+    """The record of a deleted row."""
     return Record(key={"pk": pk, "a": a, "b": b}, properties={"kind": "row_deletion", "table_id": OLD})
 
 
@@ -70,7 +70,8 @@ def range_deletion(
     end_inclusive: bool = True,
     backwards: Sequence[str] = (),
 ) -> Record:
-    """Bounds by clustering column, as the connector writes them."""
+    """The marker of a deleted range. `start`, `end`: bounds by clustering column. `backwards`: columns in reversed
+    order."""
     write = record_writer(WIDE[0])
     properties = {"kind": "range_deletion", "table_id": OLD, "deletion_time": "2000"}
     for name, bound in (("range_start", start), ("range_end", end)):
@@ -86,7 +87,7 @@ def range_deletion(
 
 
 def _named_statics(pk: str, **statics: AvroValue) -> Record:
-    """A static row of a table whose static columns are these."""
+    """A static row of a table with exactly these static columns."""
     properties = {
         "kind": "static_row",
         "table_id": OLD,
@@ -97,7 +98,10 @@ def _named_statics(pk: str, **statics: AvroValue) -> Record:
 
 
 def write_an_added_static_column(topic: DataTopic, *, is_added: bool) -> None:
-    """Rows with the static column s; or what comes when t was added to it, which no row has been written with."""
+    """Write rows of a table with the static column s, or (`is_added`) static rows after the column t was added.
+
+    No row is written after t was added.
+    """
     said = {"kind": "row", "table_id": OLD, "writetime": "5"}
     rows = [
         Record(key={"pk": pk, "a": a}, value={"v": a, "s": s}, properties=said)
@@ -111,16 +115,16 @@ def write_an_added_static_column(topic: DataTopic, *, is_added: bool) -> None:
 
 
 def rows_of(spark: SparkSession, topic: DataTopic, **more: Sequence[str]) -> list[tuple[object, ...]]:
-    """The current table, in an order."""
+    """The rows of the current table, sorted."""
     return sorted(map(tuple, current_table(spark, topic.options, **more).collect()), key=str)
 
 
 def rows_by_case(
     spark: SparkSession, topic: DataTopic, cases: Sequence[Case], columns: str
 ) -> Mapping[str, list[tuple[object, ...]]]:
-    """Write the records of every case under partition keys of its own, and answer the rows of each.
+    """Write the records of every case with its own partition keys, and return the rows of each case.
 
-    One topic and one query for a whole table of cases: a query takes seconds.
+    All cases share one topic and one query, because a query takes seconds.
     """
     for number, (_, records, _) in enumerate(cases):
         own = [replace(each, key={**each.key, "pk": f"{number}." + cast("str", each.key["pk"])}) for each in records]

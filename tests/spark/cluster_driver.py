@@ -1,9 +1,10 @@
-"""The driver of the test on a standalone cluster: every job of the bridge once, and in the first one a worker dies.
+"""The driver of the test on a standalone cluster: it runs every job of the bridge once, and a worker dies in the first.
 
     python -m tests.spark.cluster_driver ARGUMENTS.json
 
-The arguments: `master`, `jars`, `answer` (where the results go as JSON), `options` of the data topic, `target` of the mirror,
-`victim` (the worker's process), `archive` with its `archived_table` and the `moment_us` to show, and where Cassandra's table is: `address`, `port`, `keyspace`, `table`.
+The arguments: `master`, `jars`, `answer` (the file for the results as JSON), `options` of the data topic, `target` of
+the mirror, `victim` (the worker's process id), `archive` with its `archived_table` and the `moment_us` to show,
+`events_prefix`, and Cassandra's table: `address`, `port`, `keyspace`, `table`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _JOBS_BEFORE = 3
 
 @dataclass
 class WorkerKill:
-    """A worker is killed with its executors while tasks of the mirror run."""
+    """Kills a worker with its executors while tasks of the mirror run."""
 
     spark: SparkSession
     victim: int
     active_tasks: int = 0
 
     def run(self) -> None:
-        """Wait until some jobs are over and a stage has tasks that run, and kill."""
+        """Wait until some jobs are over and a stage has running tasks, then kill."""
         tracker = self.spark.sparkContext.statusTracker()
         while True:
             jobs = tracker.getActiveJobsIds()
@@ -64,7 +65,7 @@ def _lines(rows: DataFrame) -> list[str]:
 
 
 def run_all(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, object]:
-    """The jobs in turn, and what each of them says or leaves."""
+    """Run the jobs one after the other, and return the results of each."""
     options, target = given["options"], given["target"]
     access = CassandraAccess(contact_points=(given["address"],), port=given["port"], consistency="ONE")
     kill = WorkerKill(spark, given["victim"])
@@ -79,7 +80,7 @@ def run_all(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, object]:
     sent = backfill(spark, options, access, given["keyspace"], given["table"], ranges=4, events_prefix=prefix)
     compared = verify(spark, options, access, given["keyspace"], given["table"], mirror_target=target, settle_s=0)
     published = publish(spark, options, target, {"rows": None, "changes": None})
-    # No connector runs, so the gap stays open after all that the executors do.
+    # No connector runs, so the gap stays open although the executors have sent the rows.
     healed = resync(spark, {**options, "eventsTopicPrefix": prefix}, access, connector_timeout_s=1)
     return {
         "killed_within": killed_within,
@@ -100,7 +101,7 @@ def run_all(spark: SparkSession, given: Mapping[str, Any]) -> dict[str, object]:
 
 
 def main(arguments_file: Path) -> None:
-    """Run them."""
+    """Run all jobs, and write the results."""
     given = json.loads(arguments_file.read_text())
     builder = session_builder([Path(each) for each in given["jars"]], delta=True).master(given["master"])
     for name, value in DRIVER_SETTINGS.items():

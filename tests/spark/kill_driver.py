@@ -1,9 +1,9 @@
-"""Spark drivers that are killed on purpose: processes of their own, started by tests with JSON arguments.
+"""Spark drivers that are killed on purpose. Tests start them as processes with JSON arguments.
 
-`stream` reads a topic into parquet files on two executors. In its first micro-batch a task fails once and an executor is
-killed; in its second the driver is killed after the sink has written and before Spark has noted it. `backfill` is killed
-when its first ranges are finished, `publish` when its first records are on their way. `resync` is killed between two of its
-steps.
+`stream` reads a topic to parquet files on two executors. In its first micro-batch, a task fails once and an executor is
+killed. In its second, the driver is killed after the sink has written and before Spark has committed the micro-batch.
+`backfill` is killed when its first ranges are finished, `publish` when its first records are stored. `resync` is killed
+between two of its steps.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ DRIVER_SETTINGS = {
 
 
 def write_batch(batch: DataFrame, number: int, folder: str) -> None:
-    """A sink that is idempotent by the micro-batch's number."""
+    """Write a micro-batch to a folder with its number, so that a repetition overwrites it."""
     batch.select("key", "value", "message_id").write.mode("overwrite").parquet(f"{folder}/rows/{number}")
 
 
 def stream(spark: SparkSession, options: Mapping[str, str], folder: str) -> None:
-    """See above; never returns."""
+    """Run `stream` as described above. It never returns."""
 
     def failing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield batch  # the task has given rows when it is lost
+            yield batch  # the task has already returned rows when it fails
             _once(folder, "task failed", _fail)
             _once(folder, "executor killed", _kill_executor)
 
@@ -77,7 +77,7 @@ def backfill_and_die(
     table: str,
     progress_file: str,
 ) -> None:
-    """See above; never returns."""
+    """Run `backfill` as described above. It never returns."""
 
     def die(done: int, ranges: int, rows: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -87,9 +87,9 @@ def backfill_and_die(
 
 
 def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str, kind: Kind, rows: int) -> None:
-    """The driver is killed when a producer was given so many records and the broker has some of them; never returns.
+    """Publish, and kill the driver when a producer was given `rows` records and the broker has stored some of them.
 
-    Its worker waits for its own end.
+    It never returns. The worker that kills the driver then waits to be killed itself.
     """
     kind_of_frame = type(spark.range(0))
     driver, map_in_arrow = os.getpid(), kind_of_frame.mapInArrow
@@ -114,7 +114,7 @@ def publish_and_die(spark: SparkSession, options: Mapping[str, str], target: str
 
 
 def _wait_for_a_record(options: Mapping[str, str], kind: Kind) -> None:
-    """Until the broker has stored something of what it was sent."""
+    """Wait until the broker has stored a record of the published topic."""
     parsed = BridgeOptions.from_mapping(options)
     with PublishAdmin(parsed) as admin:
         partitions = admin.partitions_of(topic_beside(parsed.only_topic, kind))
@@ -124,7 +124,10 @@ def _wait_for_a_record(options: Mapping[str, str], kind: Kind) -> None:
 def resync_and_die(
     spark: SparkSession, options: Mapping[str, str], address: str, port: int, table: str, before: str
 ) -> None:
-    """Killed `before` the rows that differ are sent (`sending`), or before the gap is closed (`closing`); never returns."""
+    """Run resync, and kill it before the rows that differ are sent (`before="sending"`), or before the gap is closed.
+
+    It never returns.
+    """
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -138,7 +141,7 @@ def resync_and_die(
 
 
 def _once(folder: str, what: str, action: object) -> None:
-    """Whoever makes the file does it."""
+    """Do the action once for all processes: only the process that creates the file does it."""
     try:
         Path(folder, what).touch(exist_ok=False)
     except FileExistsError:
@@ -152,7 +155,7 @@ def _fail() -> None:
 
 
 def _kill_executor() -> None:
-    """This is a worker of a daemon of an executor's JVM, or the daemon's place is taken by the JVM itself."""
+    """Kill the grandparent of this process: it is a worker of a Python daemon, whose parent is the executor's JVM."""
     daemon = os.getppid()
     executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(executor, signal.SIGKILL)

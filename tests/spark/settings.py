@@ -1,4 +1,5 @@
-"""Settings of the tests' Spark sessions, on both lines of Spark. It needs no test library, which the older line has not."""
+"""Settings of the tests' Spark sessions, on all lines of Spark. It imports no test library, because the environment of
+Spark 3.5 has none."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
-    "spark.python.authenticate.socketTimeout": f"{PATIENCE_S}s",  # 15 s are short on a loaded machine
-    # Many short queries: the second compiler would cost more than it saves. Without it the JVM keeps no more than 48 MiB of
-    # compiled code unless told otherwise, which half of the tests fill: from there on it compiles the same again and again.
+    "spark.python.authenticate.socketTimeout": f"{PATIENCE_S}s",  # the default of 15 s is too short on a loaded machine
+    # For many short queries, the second compiler costs more than it saves. Without it, the JVM keeps only 48 MiB of
+    # compiled code by default. Half of the tests fill this; then the JVM would compile the same code again and again.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
-"""Of every session of the tests: what this machine needs. All that Spark and Delta need users get, too (`session_builder`)."""
+"""Settings that all sessions of the tests need on such a machine. Settings that Spark and Delta need are in
+`session_builder`, which users have, too."""

@@ -1,7 +1,7 @@
-"""A Spark 3.5 session for tests, in its own environment: calls come as lines of JSON, answers go the same way.
+"""A Spark 3.5 session for tests, in its own environment. Calls and answers are lines of JSON on stdin and stdout.
 
-A call is `{"call": "module:function", "arguments": {...}}`: the function gets the session and the arguments, and its
-answer must be JSON. This module knows no test library, for the environment has none.
+A call is `{"call": "module:function", "arguments": {...}}`. The function gets the session and the arguments, and its
+result must be JSON. This module imports no test library, because the environment has none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Options = dict[str, str]
 
 
 def raw_rows(spark: SparkSession, options: Options) -> dict[str, object]:
-    """The raw contract's schema and rows, in an order."""
+    """The schema and the sorted rows of a raw read."""
     frame = raw_batch(spark, options)
     return {"schema": frame.schema.json(), "rows": _shown(frame)}
 
 
 def stream_rows(spark: SparkSession, options: Options, folder: str, *, fail_after_write: bool = False) -> list[str]:
-    """Run a stream into parquet files until it has read all; the rows of all runs."""
+    """Run a stream to parquet files up to the topic's end, and return the rows of all runs."""
 
     def write(batch: DataFrame, number: int) -> None:
         batch.write.mode("overwrite").parquet(f"{folder}/rows/{number}")
@@ -59,7 +59,7 @@ def mirrored_rows(spark: SparkSession, options: Options, target: str) -> list[st
 
 
 def iceberg_rows(spark: SparkSession, options: Options, target: str) -> list[str]:
-    """The same of a mirror in Iceberg tables without change log and history, which are compacted."""
+    """The same for a mirror in Iceberg tables, compacted, without change log and history."""
     mirror(spark, options, target, table_format="iceberg", compact=True)
     return _rows(MirrorTables(spark, target))
 
@@ -71,7 +71,7 @@ def _rows(tables: MirrorTables) -> list[str]:
 
 
 def changed_rows(spark: SparkSession, folder: str, column: str) -> list[str]:
-    """What a Delta table, in a session for large ones, has after each kind of change of its rows."""
+    """The rows of a Delta table, in a session for large tables, after each kind of change of its rows."""
     session = session_of_its_own(spark)
     fit_session(session, 0, 1 << 30, is_local=True)
     table = DeltaTable(session, folder)
@@ -87,13 +87,13 @@ def changed_rows(spark: SparkSession, folder: str, column: str) -> list[str]:
 
 
 def missing(spark: SparkSession, options: Options, left_out: str) -> list[str]:
-    """Message ids that the count check finds when one record is left out."""
+    """The message ids that the count check reports when one record is left out."""
     frame = raw_batch(spark, options).where(f"message_id <> '{left_out}'")
     return [row.message_id for row in missing_records(frame, options).collect()]
 
 
 def _shown(frame: DataFrame) -> list[str]:
-    # ordered here: Spark would read the topic twice, for the bounds of its tasks first
+    # sorted here, because Spark would read the topic twice to sort: first for the bounds of its tasks
     found = frame.selectExpr(
         "to_json(struct(hex(key) key, hex(value) value, op, writetime, event_time, topic, partition, message_id,"
         " schema_version, publish_time, properties)) text",
@@ -104,7 +104,7 @@ def _shown(frame: DataFrame) -> list[str]:
 
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries goes to stderr: it is no answer
     jars = [Path(each) for each in sys.argv[1:]]
     builder = session_builder(jars, delta=True).master("local[2]")
     for name, value in {**SETTINGS, "spark.driver.memory": "768m"}.items():

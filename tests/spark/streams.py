@@ -1,4 +1,4 @@
-"""Queries over streams, started again where Spark did not wait for their Python process."""
+"""Starts streaming queries, and starts them again if Spark did not wait for their Python process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, PySparkException) and "Python worker failed to connect back" in str(error)
 
 
-# Spark gives a stream's Python process 10 seconds to start, which no setting changes: too few on a busy machine. Before it runs
-# there is no micro-batch.
+# Spark gives a stream's Python process 10 seconds to start, which no setting changes and which is too short on a busy
+# machine. No micro-batch has run before that, so a query can be started again.
 _again_without_worker = tenacity.retry(
     retry=tenacity.retry_if_exception(_is_lost), stop=tenacity.stop_after_attempt(5), reraise=True
 )
@@ -27,7 +27,7 @@ _again_without_worker = tenacity.retry(
 
 @_again_without_worker
 def run_to_its_end(stream: DataStreamWriter) -> StreamingQuery:
-    """The query, which is over. Its trigger ends it."""
+    """Run a query whose trigger ends it, and return it when it has ended."""
     query = stream.start()
     assert query.awaitTermination(_WITHIN_S)
     return query
@@ -35,7 +35,10 @@ def run_to_its_end(stream: DataStreamWriter) -> StreamingQuery:
 
 @_again_without_worker
 def started(stream: DataStreamWriter) -> StreamingQuery:
-    """The query, which runs and has done all that there was. One into memory must have no checkpoint: Spark would not go on from it."""
+    """Start a query, and return it, running, when it has processed all available records.
+
+    A query to memory must have no checkpoint, because Spark cannot continue it from one.
+    """
     query = stream.start()
     query.processAllAvailable()
     return query

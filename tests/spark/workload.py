@@ -1,6 +1,6 @@
-"""A seeded random workload on five tables of all types, and the Spark driver that mirrors them, to be killed.
+"""A seeded random workload on five tables of all types, and the Spark driver that mirrors them, which tests kill.
 
-The statements are Cassandra's; what must come out is what `SELECT` says when they are done.
+The statements are CQL. The expected rows are those that `SELECT` returns after all statements.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
 
 _CONCURRENCY: Final = 32
 _WITHIN_S: Final = 5_400
-"""How long a driver may need on a loaded machine to start, to commit, and to apply a backlog of 100,000 records."""
+"""The longest time for a driver on a loaded machine to start, to commit, or to apply a backlog of 100,000 records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadTable:
-    """`definition` without the table's name; `{ks}` is the keyspace."""
+    """A table of the workload. `definition` does not have the table's name."""
 
     name: str
     key: tuple[str, ...]
@@ -84,11 +84,14 @@ ALTERATIONS: Final = (
     {"scalars": "ALTER TABLE {ks}.scalars ADD later text", "wide": "ALTER TABLE {ks}.wide ADD x bigint"},
     {"wide": "ALTER TABLE {ks}.wide DROP w", "nested": "ALTER TABLE {ks}.nested ADD more set<int>"},
 )
-"""What happens between the thirds of a workload."""
+"""Statements between the thirds of a workload, by table. `{ks}` is the keyspace."""
 
 
 class Statements:
-    """Statements by a seed. Keys are few, so that statements meet; `alterations` says which columns there are."""
+    """Draws statements by a seed. Keys are few, so that many statements are for the same row.
+
+    `alterations`: how many of ALTERATIONS were done, which decides which columns there are.
+    """
 
     def __init__(self, keyspace: str, tables: Collection[WorkloadTable], seed: int, keys: int) -> None:
         self._ks = keyspace
@@ -106,7 +109,7 @@ class Statements:
         self._kinds = [kind for each in tables for kind in by_table[each.name]]
 
     def take(self, count: int) -> Iterator[str]:
-        """The next statements."""
+        """Yield the next `count` statements."""
         for _ in range(count):
             self._number += 1
             yield self._chance.choice(self._kinds)()
@@ -212,19 +215,20 @@ class Statements:
 
 
 def run_statements(session: Session, statements: Iterator[str]) -> None:
-    """Run them, many beside each other: what they leave is what Cassandra says afterwards."""
+    """Run statements, many at the same time. Their order is not known; Cassandra has the expected rows afterwards."""
     batch = [(statement, ()) for statement in statements]
     for success, error in execute_concurrent(session, batch, _CONCURRENCY, raise_on_first_error=False):
         assert success, error
 
 
 class MirrorDriver:
-    """A Spark driver in a process of its own that keeps mirrors, change logs and histories, until it is killed."""
+    """A Spark driver in its own process, which updates mirrors, change logs and histories until it is killed."""
 
     def __init__(self, python: str, job: Mapping[str, object], folder: Path) -> None:
-        """`job`: see `tests/spark/workload_driver.py`. `python` decides about the line of Spark, and so about the reader.
+        """`job`: see `tests/spark/workload_driver.py`. `python`: its environment decides the line of Spark, and so the
+        reader.
 
-        `folder`, which is made, takes the job's file and what the driver writes.
+        `folder` is created for the job's file and the driver's log.
         """
         folder.mkdir()
         self._command = [python, "-m", "tests.spark.workload_driver", str(folder / "job.json")]
@@ -233,25 +237,26 @@ class MirrorDriver:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, mode: str, first: str) -> None:
-        """Start it, or start it again, with this table first: `follow` and `rounds` go on until it is killed."""
+        """Start it, or start it again, with this table first. The modes `follow` and `rounds` run until it is
+        killed."""
         self._start(mode, first)
 
     def run_to_end(self) -> None:
-        """Run it up to what the topics have now."""
+        """Run it up to the current end of the topics."""
         self._start("once")
         assert self._process is not None
         assert self._process.wait(timeout=_WITHIN_S) == 0, self.log_tail()
         self._process = None
 
     def kill(self) -> None:
-        """`kill -9` of the driver, its JVM and its workers."""
+        """Send SIGKILL to the driver, its JVM and its workers."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
 
     def stop(self) -> None:
-        """Nothing is left running."""
+        """Kill it if it runs."""
         if self._process is not None:
             self.kill()
 
@@ -271,7 +276,7 @@ class MirrorDriver:
             )  # fmt: skip
 
     def wait_until(self, is_done: Callable[[], bool], what: str) -> None:
-        """Until something has happened while the driver runs; its end is an error."""
+        """Wait until `is_done` returns True. Raises AssertionError when the driver ends before that."""
         deadline = time.monotonic() + _WITHIN_S
         while not is_done():
             assert self._process is not None
@@ -280,17 +285,17 @@ class MirrorDriver:
             time.sleep(0.2)
 
     def log_tail(self) -> str:
-        """The end of what it wrote."""
+        """The end of its log."""
         return self._log.read_text(errors="replace")[-6000:]
 
 
 def commits(lake: Path, table: str) -> int:
-    """Commits that the Delta tables of this name have, in all mirrors together."""
+    """The number of commits of the Delta tables of this name, in all mirrors together."""
     return len(list(lake.glob(f"*/{table}/_delta_log/*.json")))
 
 
 def cassandra_rows(session: Session, table: str) -> list[Mapping[str, object]]:
-    """`SELECT *`, with values in the form that Spark gives them."""
+    """The rows of `SELECT *`, with values in Spark's form."""
     rows = session.execute(f"SELECT * FROM {table}")
     return [{name: _spark_form(value) for name, value in row._asdict().items()} for row in rows]
 
@@ -310,6 +315,6 @@ def _uuid(number: int) -> str:
 
 
 def _time_uuid(seconds: int) -> str:
-    """A version 1 uuid, as text; half hours apart their texts do not sort as their times do."""
+    """The text of a version 1 UUID. For times half an hour apart, the order of texts is not the order of times."""
     ticks = (1_700_000_000 + seconds) * 10_000_000 + 0x01B21DD213814000
     return f"{ticks & 0xFFFFFFFF:08x}-{ticks >> 32 & 0xFFFF:04x}-1{ticks >> 48 & 0xFFF:03x}-8000-000000000001"

@@ -1,10 +1,10 @@
-"""The driver of the Spark workload test: one process that keeps a mirror, a change log and a history of every table.
+"""The driver of the Spark workload test: one process that updates a mirror, a change log and a history of every table.
 
     python -m tests.spark.workload_driver JOB.json follow | rounds | once [TABLE]
 
-JOB.json: `jars`, `target`, and `tables`, the options of the reader by table. With `follow` it runs until it is killed, all
-tables beside each other; with `rounds` it does so too, but one table after the other, in large micro-batches; with `once` it
-ends when it has come to the end that the topics have now. TABLE is the first one.
+JOB.json has `jars`, `target`, and `tables`, the options of the reader by table. With `follow` it runs until it is
+killed, with all tables at the same time. With `rounds` it also runs until it is killed, but one table after the other,
+in large micro-batches. With `once` it ends at the current end of the topics. TABLE is the first table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tests.spark.settings import SETTINGS
 
 _INTERVAL_S = 5
 _AFTER_S = 60
-"""One mirror starts after another's first micro-batch, or so long, for the start of all at once is slow."""
+"""A mirror starts after the first micro-batch of the one before it, or after this time. Starting all at once is
+slow."""
 
 
 def _follow(spark: SparkSession, options: Mapping[str, str], target: str, applied: threading.Event) -> None:
@@ -36,7 +37,7 @@ def _follow(spark: SparkSession, options: Mapping[str, str], target: str, applie
         )  # fmt: skip
     except Exception:  # noqa: BLE001  (a thread's top)
         traceback.print_exc()
-        os._exit(1)  # whatever ended one of them, the test is to see it
+        os._exit(1)  # the test must see that a mirror ended
 
 
 def main(job_file: Path, mode: str, first: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the Spark workload from Cassandra to mirrors: what makes them, what waits for them, what compares them."""
+"""The tables of the Spark workload from Cassandra to mirrors: their creation, waiting for them, and comparisons."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ from tests.topics.events_topic import wait_until
 __all__ = ["Mirrors", "Workload", "WorkloadLine"]
 
 _QUIET_S: Final = 20
-"""Topics that grow no more for so long have, as a rule, all that was written; what has not is found in comparing."""
+"""Topics that have not grown for this time usually have all changes. A comparison finds changes that are missing."""
 _PUBLISHED_WITHIN_S: Final = 5_400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """How much of what; `keys` of a table, so that few meet often; `kills` of each driver.
+    """The size of a workload. `keys`: keys of a table; few keys let many statements be for the same row. `kills`: kills
+    of each driver.
 
-    `mode` of the driver that runs meanwhile (see `tests/spark/workload_driver.py`); `lines` of Spark, one after the other.
+    `mode`: the mode of the driver during the workload (see `tests/spark/workload_driver.py`). `lines`: lines of Spark,
+    which are used one after the other.
     """
 
     operations: int
@@ -64,7 +66,7 @@ class WorkloadLine:
         self._statements = Statements(keyspace, self.tables, seed, workload.keys)
 
     def create(self, deploy_connector: DeployConnector) -> None:
-        """Tables, and a connector for each."""
+        """Create the tables, and a connector for each."""
         self.session.execute(USER_TYPE.format(ks=self.keyspace))
         for each in self.tables:
             with_cdc = " AND cdc = true" if " WITH " in each.definition else " WITH cdc = true"
@@ -72,18 +74,18 @@ class WorkloadLine:
             deploy_connector(self.keyspace, each.name)
 
     def run_statements(self, count: int) -> None:
-        """The next of them."""
+        """Run the next `count` statements."""
         run_statements(self.session, self._statements.take(count))
 
     def alter(self, stage: int) -> None:
-        """`ALTERATIONS`; the statements that follow know of them."""
+        """Run the statements of ALTERATIONS of this stage. Later statements use the new columns."""
         for name, statement in ALTERATIONS[stage].items():
             if any(each.name == name for each in self.tables):
                 self.session.execute(statement.format(ks=self.keyspace))
         self._statements.alterations += 1
 
     def reader_options(self) -> Mapping[str, Mapping[str, str]]:
-        """By table; waits for the first record of each topic."""
+        """Wait for the first record of each topic, and return the reader's options by table."""
         options: dict[str, Mapping[str, str]] = {}
         for each in self.tables:
             topic = f"data-{self.keyspace}.{each.name}"
@@ -97,7 +99,7 @@ class WorkloadLine:
         return options
 
     def wait_for_quiet_topics(self) -> int:
-        """Until no data topic grows any more; the number of records published."""
+        """Wait until no data topic grows any more, and return the number of published records."""
         published, since, deadline = -1, time.monotonic(), time.monotonic() + _PUBLISHED_WITHIN_S
         while time.monotonic() - since < _QUIET_S:
             assert time.monotonic() < deadline, f"the topics still grow: {published} records"
@@ -113,7 +115,7 @@ class WorkloadLine:
 
 
 class Mirrors:
-    """What one line of Spark keeps of the tables, below a folder, and the driver that keeps it."""
+    """The mirrors of one line of Spark, below a folder, and the driver that updates them."""
 
     def __init__(self, line: WorkloadLine, spark: SparkSession, folder: Path, spark_line: str) -> None:
         self._line = line
@@ -134,7 +136,7 @@ class Mirrors:
         self.driver.kill()
 
     def differences(self) -> list[str]:
-        """Between Cassandra and the mirrors."""
+        """The differences between Cassandra and the mirrors."""
         lines: list[str] = []
         for each in self._line.tables:
             wanted = cassandra_rows(self._line.session, f"{self._line.keyspace}.{each.name}")
@@ -142,7 +144,7 @@ class Mirrors:
         return lines
 
     def check_log_and_history(self) -> None:
-        """Change logs run from empty leave the rows of the mirrors, and open versions are these rows."""
+        """Check that replayed change logs give the rows of the mirrors, and that open versions are these rows."""
         for each in self._line.tables:
             columns = [name for name in self._table(each, "rows").columns if not name.startswith("_cdc")]
             rows = _texts(self._table(each, "rows"), columns)
@@ -151,7 +153,7 @@ class Mirrors:
             assert _differing(versions, rows) == [], f"{each.name}: history, then mirror"
 
     def counts(self) -> Mapping[str, int]:
-        """Rows of all mirrors together, of `rows`, `changes` and `history`."""
+        """The number of rows of all mirrors together, for `rows`, `changes` and `history`."""
         names = "rows", "changes", "history"
         return {name: sum(self._table(each, name).count() for each in self._line.tables) for name in names}
 
@@ -164,7 +166,8 @@ class Mirrors:
         return [row.asDict(recursive=True) for row in rows.drop(*own).collect()]
 
     def _replayed(self, each: WorkloadTable, columns: Sequence[str]) -> list[str]:
-        """What the change log leaves when it is run from empty; each change must fit what is there."""
+        """The rows that the change log gives when it is replayed from empty. Each change must fit the rows before
+        it."""
         images = "epoch", "step", "op", "_cdc_id", "to_json(before) old", "to_json(after) new"
         rows: dict[str, str] = {}
         for change in self._table(each, "changes").selectExpr(*images).orderBy("epoch", "step").toLocalIterator():
@@ -183,7 +186,7 @@ def _texts(rows: DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def _differing(some: Sequence[str], others: Sequence[str]) -> list[tuple[str, ...]]:
-    """The first lines of each that the other lacks, or nothing when both are equal."""
+    """The first lines of each that the other does not have; empty if both are equal."""
     if some == others:
         return []
     return [tuple(sorted(set(some) - set(others))[:5]), tuple(sorted(set(others) - set(some))[:5])]

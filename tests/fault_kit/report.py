@@ -99,7 +99,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, invented or out of order, and the run came to its end."""
+        """Return whether nothing was lost, invented or out of order, and the run came to its end."""
         return self.failure is None and not self.differences
 
     def kinds_with_changes_in_flight(self) -> Counter[str]:

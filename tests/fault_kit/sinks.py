@@ -87,7 +87,7 @@ class SinkReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything is equal, and there was something to compare."""
+        """Return whether everything is equal, and there was something to compare."""
         return not self.wrong and all(self.rows.values()) and self.sent > 0 and self.runs > 0
 
     def lines(self) -> list[str]:

@@ -83,7 +83,7 @@ class SoakReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything stayed flat, and every row is equal."""
+        """Return whether everything stayed flat, and every row is equal."""
         return not self.growths and not self.differences
 
 

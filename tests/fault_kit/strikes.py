@@ -485,7 +485,8 @@ def _drawn(fault: Fault, processes: list[psutil.Process]) -> list[psutil.Process
 
 
 def _waits(agent: AgentProcess) -> bool:
-    """Whether the agent's log says that it waits for another agent. Raises SandboxError when it ended instead."""
+    """Return whether the agent's log says that it waits for another agent. Raises SandboxError when it ended
+    instead."""
     if not agent.running:
         raise SandboxError(f"the second agent of a node ended instead of waiting:\n{agent.log_tail()}")
     return "another agent reads" in agent.log_tail()

@@ -36,7 +36,7 @@ class _Expiry:
         self.columns_s: Mapping[str, int] = json.loads(properties.get("columns_expire_at", "{}"))
 
     def is_row_gone(self, got: _Row) -> bool:
-        """Whether the whole row may have expired by now."""
+        """Return whether the whole row may have expired by now."""
         if self.row_s is not None:
             return self.row_s <= self._now_s + _SLACK_S
         # No record says whether a row stays after its last value has expired: the row marker may have a TTL, too.
@@ -44,7 +44,7 @@ class _Expiry:
         return is_empty and (self.cells_s is not None or self._had_ttls)
 
     def is_gone(self, column: str) -> bool:
-        """Whether the column's value may have expired by now."""
+        """Return whether the column's value may have expired by now."""
         second = self.columns_s.get(avro_name(column))
         return second is not None and second <= self._now_s + _SLACK_S
 

@@ -192,7 +192,7 @@ def _writetime_us(record: DataRecord) -> int:
 
 
 def _is_behind(marker: DataRecord, record: DataRecord) -> bool:
-    """Whether a marker is later than a record of another key."""
+    """Return whether a marker is later than a record of another key."""
     if marker.partition == record.partition:
         return marker.place > record.place
     if marker.published_ms != record.published_ms:
@@ -276,7 +276,7 @@ def _prefix(shape: TableShape, bound: Mapping[str, object]) -> Key:
 
 
 def _is_in(ck: Key, bound: Key, signs: Sequence[int], side: int, inclusive: bool) -> bool:
-    """Whether a row is on this side of a bound (1: behind a start, -1: before an end)."""
+    """Return whether a row is on this side of a bound (1: behind a start, -1: before an end)."""
     for own, other, sign in zip(ck, bound, signs, strict=False):
         if own != other:
             assert isinstance(own, int | str) and isinstance(other, int | str)

@@ -26,7 +26,7 @@ class Gap:
     reason: str = ""
 
     def has(self, place: tuple[int, int]) -> bool:
-        """Whether a change at this segment and position may be missing."""
+        """Return whether a change at this segment and position may be missing."""
         return self.first < place <= self.last
 
 
@@ -44,7 +44,7 @@ def gap_of(record: Mapping[str, Any]) -> Gap:
 
 
 def in_a_gap(gaps: Iterable[Gap], node: str, table_id: str, place: tuple[int, int]) -> bool:
-    """Whether one of the gaps says that this change may be missing."""
+    """Return whether one of the gaps says that this change may be missing."""
     return any(gap.node == node and gap.table_id == table_id and gap.has(place) for gap in gaps)
 
 

@@ -49,7 +49,7 @@ def split_arguments(cql_type: str) -> tuple[str, list[str]]:
 
 
 def is_multi_cell(cql_type: str) -> bool:
-    """Whether a column of this type may be written in parts."""
+    """Return whether a column of this type may be written in parts."""
     return split_arguments(cql_type)[0] in _MULTI_CELL
 
 

@@ -102,10 +102,15 @@ def _write(session: Session, table: str, seconds: float, rate: float | None) -> 
     insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
     latencies: list[float] = []
     room = threading.Semaphore(_IN_FLIGHT if rate is None else 1_000)
+    failures: list[object] = []
     started, number = time.monotonic(), 0
 
     def done(_: object, sent_s: float) -> None:
         latencies.append(time.monotonic() - sent_s)
+        room.release()
+
+    def failed(error: object) -> None:
+        failures.append(error)
         room.release()
 
     while time.monotonic() - started < seconds:
@@ -113,10 +118,12 @@ def _write(session: Session, table: str, seconds: float, rate: float | None) -> 
         if rate is not None:
             time.sleep(max(0.0, started + number / rate - time.monotonic()))
         pending = session.execute_async(insert, (number, "x" * 100))
-        pending.add_callbacks(done, done, (time.monotonic(),), errback_args=(time.monotonic(),))
+        pending.add_callbacks(done, failed, (time.monotonic(),))
         number += 1
     for _ in range(_IN_FLIGHT if rate is None else 1_000):
         room.acquire()
+    if failures:
+        raise click.ClickException(f"{len(failures)} of {number} writes failed, the first by: {failures[0]}")
     return latencies
 
 

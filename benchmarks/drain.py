@@ -28,6 +28,7 @@ import click
 import psutil
 
 from benchmarks.backlog import Backlog, entries_of_a_node
+from benchmarks.memory import peak_rss
 from benchmarks.profile import Profiler
 from benchmarks.rival import AS_IN_SERVICE, WITHOUT_RIVAL, RivalFigures, measure_rival
 from cdc.agent_process import AgentProcess
@@ -132,7 +133,7 @@ def drain(agent: AgentProcess, backlog: Backlog) -> Drain:
         seconds=time.monotonic() - started,
         cpu_us_per_event=1e6 * (_cpu_s(process) - cpu_s) / measured,
         peak_pss_bytes=peak,
-        peak_rss_bytes=_peak_rss(agent.pid),
+        peak_rss_bytes=peak_rss(agent.pid),
         load_average_1_min=round(os.getloadavg()[0], 2),
     )
 
@@ -140,13 +141,6 @@ def drain(agent: AgentProcess, backlog: Backlog) -> Drain:
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
-
-
-def _peak_rss(pid: int) -> int:
-    """The largest resident set of a process so far, as the kernel counts it."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def _acknowledged(agent: AgentProcess) -> int:

@@ -20,6 +20,7 @@ import click
 import psutil
 from cassandra.cluster import Cluster
 
+from benchmarks.memory import peak_rss
 from benchmarks.raw_writer import RawWriter
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, ServerStartError
@@ -127,7 +128,7 @@ def _drain(cassandra: Sandbox, pulsar: Sandbox, events: int, name: str, topic: s
         options=name,
         events_per_s=done / seconds,
         cpu_us_per_event=1e6 * (after.user + after.system - times.user - times.system) / done,
-        peak_rss_bytes=process.memory_info().rss,
+        peak_rss_bytes=peak_rss(node.pid),
         load_average_1_min=round(os.getloadavg()[0], 2),
     )
 

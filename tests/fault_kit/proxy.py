@@ -131,6 +131,9 @@ class Proxy:
         connection = _Connection(client, server)
         with self._lock:
             self._connections.add(connection)
+        if self._refuses or self._closed:
+            # A fault may have begun since the look above, and did not see this connection.
+            connection.reset()
         back = threading.Thread(target=self._pump, args=(connection, server, client, self._rewrite), daemon=True)
         back.start()
         self._pump(connection, client, server, None)

@@ -27,8 +27,8 @@ def settle(line: FaultLine, timeout_s: float) -> None:
         reason = _why_busy(line)
         if reason is not None:
             quiet_since = time.monotonic()
-        if time.monotonic() > deadline:
-            raise FaultRunError(f"not settled after {timeout_s:g} s: {reason}")
+            if quiet_since > deadline:
+                raise FaultRunError(f"not settled after {timeout_s:g} s: {reason}")
         time.sleep(_LOOK_S)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import ipaddress
 import struct
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -136,8 +135,3 @@ def _key_text(cql_type: str, key: Any) -> str:
     if cql_type not in {"text", "int", "uuid"}:
         raise ValueError(f"map keys of type {cql_type} are not in the workload")
     return str(key)
-
-
-def names_by_avro(columns: Mapping[str, str]) -> dict[str, str]:
-    """Avro name -> CQL name of columns."""
-    return {avro_name(name): name for name in columns}

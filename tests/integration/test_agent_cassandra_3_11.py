@@ -1,4 +1,4 @@
-"""The agent beside Cassandra 3.11, whose segments reach `cdc_raw` when they are discarded, and have no index."""
+"""The agent beside Cassandra 3.11, which moves a segment to `cdc_raw` when it discards it, and writes no index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def node_3_11() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def session(node_3_11: Sandbox) -> Iterator[Session]:
-    """A session with the node, which the test may kill: the cluster object is made anew by it."""
+    """A session with the node. A test that kills the node makes a new cluster object itself."""
     with cluster_of(node_3_11.node) as cluster:
         yield cluster.connect()
 
@@ -38,7 +38,8 @@ def _keys(topic: EventsTopic) -> list[int]:
 def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
     node_3_11: Sandbox, session: Session, pulsar: PulsarServer, tmp_path: Path
 ) -> None:
-    """Rotation brings what is written to a quiet node; what was not discarded before kill -9 comes by its next start."""
+    """On a quiet node, rotation brings the changes to the topic; segments that were in use at a kill -9 arrive after
+    the node's next start."""
     node = node_3_11.node
     session.execute("CREATE KEYSPACE line_3_11 WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE line_3_11.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
@@ -66,7 +67,7 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
         node.kill()
         agent.start()
         node.start()
-        # kill -9 may take what was not synced yet, from Cassandra too
+        # A kill -9 may lose what was not synced yet: then it is gone from Cassandra, too.
         with cluster_of(node) as cluster:
             survived = [row.pk for row in cluster.connect().execute("SELECT pk FROM line_3_11.t") if row.pk >= 100]
         topic.wait_for(51 + len(survived))

@@ -1,4 +1,5 @@
-"""What is published of tables whose `cdc` is turned off and on: real ALTERs, with the agent up, down or killed."""
+"""Which changes are published when a table's `cdc` is turned off and on: real ALTERs, with the agent running, stopped
+or killed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.topics.events_topic import wait_until
 
 
 def test_what_was_written_while_cdc_was_off_is_not_published(table: AgentTable) -> None:
-    """Off and on within one segment, twice; also what a client wrote with a time of its own."""
+    """Rows written while `cdc` is off are not published, although it is turned off and on twice within one segment."""
     table.create()
     table.write(1)
     table.cdc(False)
@@ -32,8 +33,8 @@ def test_what_was_written_while_cdc_was_off_is_not_published(table: AgentTable) 
 
 
 def test_writes_under_way_while_the_flag_changes_are_never_lost(table: AgentTable, cql: Session) -> None:
-    """Four writers, the flag off and on five times: whatever was acknowledged before a turn-off, or begun behind a turn-on,
-    is published; whatever was begun and acknowledged while it was off is not."""
+    """Four writers run while `cdc` is turned off and on five times. Each write that lies entirely within a period with
+    `cdc` on is published; each write that lies entirely within a period with `cdc` off is not."""
     table.create()
     insert = cql.prepare(f"INSERT INTO {table.name} (pk, ck, v) VALUES (1, ?, 1)")
     cks, stop = itertools.count(1), threading.Event()
@@ -86,7 +87,7 @@ def test_writes_under_way_while_the_flag_changes_are_never_lost(table: AgentTabl
 
 
 def test_cdc_stays_off_across_segments(table: AgentTable) -> None:
-    """The flag's change is in another segment than what was written behind it."""
+    """A change of `cdc` still counts in the segments after the one that holds it."""
     table.create()
     table.write(1)
     table.cdc(False)
@@ -102,7 +103,8 @@ def test_cdc_stays_off_across_segments(table: AgentTable) -> None:
 
 
 def test_the_next_agent_knows_that_cdc_is_off(table: AgentTable, agent: AgentProcess) -> None:
-    """Stopped while the flag is off, and killed: the place of the change in the log is stored."""
+    """An agent that is stopped or killed while `cdc` is off still skips the rows after its start: the position of the
+    change is stored."""
     table.create()
     table.write(1)
     table.cdc(False)
@@ -122,7 +124,8 @@ def test_the_next_agent_knows_that_cdc_is_off(table: AgentTable, agent: AgentPro
 def test_a_toggle_while_the_agent_is_down_counts_where_it_stands_in_the_log(
     table: AgentTable, agent: AgentProcess
 ) -> None:
-    """What was written before and behind is published, in between not, though nobody saw the flag off."""
+    """Rows before and after the time with `cdc` off are published, and those in between are not, although no agent saw
+    the flag off."""
     table.create()
     table.write(1)
     table.catch_up()
@@ -139,7 +142,8 @@ def test_a_toggle_while_the_agent_is_down_counts_where_it_stands_in_the_log(
 
 
 def test_what_was_written_before_cdc_was_turned_off_is_published_later(table: AgentTable, agent: AgentProcess) -> None:
-    """Read when the flag is off already: it was on when Cassandra acknowledged the write."""
+    """Rows that the agent reads after `cdc` was turned off are published if `cdc` was on when Cassandra acknowledged
+    them."""
     table.create()
     table.write(1)
     table.catch_up()
@@ -155,7 +159,7 @@ def test_what_was_written_before_cdc_was_turned_off_is_published_later(table: Ag
 def test_a_batch_over_a_cdc_and_another_table_keeps_its_cdc_part(
     events_for: EventsFor, cql: Session, keyspace: str
 ) -> None:
-    """One mutation of the log holds both; the other table has no topic."""
+    """One mutation of the log holds changes of both tables; only the table with `cdc` has its event published."""
     cql.execute(f"CREATE TABLE {keyspace}.plain (pk int PRIMARY KEY, v text)")
     batch = (
         f"BEGIN UNLOGGED BATCH INSERT INTO {keyspace}.plain (pk, v) VALUES (1, 'x');"
@@ -168,7 +172,8 @@ def test_a_batch_over_a_cdc_and_another_table_keeps_its_cdc_part(
 def test_a_table_whose_cdc_was_off_stands_still_until_an_operator_has_verified_it(
     table: AgentTable, agent: AgentProcess
 ) -> None:
-    """While it is off the progress does not have it; behind that it has the reason, and no newer time."""
+    """The table has no progress while `cdc` is off. Once it is on again, the progress gives the reason, and its time
+    stands still until `resume-progress`."""
 
     def progress() -> dict[str, object] | None:
         found: dict[str, object] | None = agent.status()["published_until"].get(table.name)

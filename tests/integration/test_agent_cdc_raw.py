@@ -1,6 +1,6 @@
-"""What becomes of `cdc_raw`: it never fills up while Pulsar is away, backlogs arrive whole, full disks lose nothing.
+"""`cdc_raw` does not fill up while Pulsar is away, backlogs arrive completely, and full disks lose nothing.
 
-These tests stop servers and want a small `cdc_total_space`, so they have some of their own.
+These tests stop servers and need a small `cdc_total_space`, so they have their own servers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from tests.topics.events_topic import EventsTopic, TopicEvent, partitions_of, wa
 
 _MIB = 1024 * 1024
 _TOTAL_SPACE_MB = 12
-# for 2 MiB more, the segment that Cassandra makes in advance, and less than what the guard leaves there
+# This leaves room for 2 MiB of writes and for the segment that Cassandra makes in advance. The guard leaves less than
+# this there.
 _ENOUGH_BYTES = 8 * _MIB
-# by a node that has no room in `cdc_raw`: as a coordinator says it, and as a replica
+# A node without room in `cdc_raw` answers with the first error as a coordinator and with the second one as a replica.
 _REFUSED = (CDCWriteException, WriteFailure)
 _numbers = itertools.count(1)
 
@@ -57,7 +58,7 @@ def servers() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def session(running_servers: Sandbox) -> Iterator[Session]:
-    """A session with the node; made anew for each test, for the node may have been started again."""
+    """A session with the node; made anew for each test because the node may have been restarted."""
     with cluster_of(running_servers.node) as cluster:
         yield cluster.connect()
 
@@ -82,7 +83,8 @@ def agent(servers: Sandbox, tmp_path: Path) -> Iterator[AgentProcess]:
 
 
 def _write(session: Session, table: str, rows: range, size: int = 10) -> None:
-    """What Cassandra refuses while `cdc_raw` is full is written once more: a moment later there may be room."""
+    """Write rows, and write those again that Cassandra refuses because `cdc_raw` is full: there may be room a moment
+    later."""
     insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
     left = list(rows)
 
@@ -104,7 +106,7 @@ def _keys(topic: EventsTopic) -> set[int]:
 
 
 def _raw_bytes(servers: Sandbox) -> int:
-    """As Cassandra counts. A file may go meanwhile."""
+    """Size of the files in `cdc_raw`, as Cassandra counts it. A file may be deleted meanwhile."""
     total = 0
     for path in servers.node.cdc_raw.iterdir():
         with suppress(FileNotFoundError):
@@ -113,7 +115,7 @@ def _raw_bytes(servers: Sandbox) -> int:
 
 
 def _wait_for_room(servers: Sandbox, at_most_bytes: int = _ENOUGH_BYTES) -> None:
-    """A busy machine may take its time; what has to come while the agent runs, with Pulsar or without, is the room."""
+    """Wait until the agent has made room in `cdc_raw`, which it must do with and without Pulsar."""
     wait_until(lambda: _raw_bytes(servers) <= at_most_bytes, "the agent makes room")
 
 
@@ -124,7 +126,8 @@ def _rss_bytes(pid: int) -> int:
 def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Twice what `cdc_raw` may hold is written: finished segments go to the spill folder, memory stays bounded."""
+    """Twice the size of `cdc_raw` is written without Pulsar: finished segments move to the spill folder, and memory
+    stays bounded."""
     agent.configure(
         {
             "cdcWorkingDir": str(agent.working_dir),
@@ -147,7 +150,7 @@ def test_while_pulsar_is_away_writes_go_on_and_everything_arrives_afterwards(
     assert agent.metric("inflight_events") <= 1_000
     assert agent.metric("cdc_raw_limit_bytes") == _TOTAL_SPACE_MB * _MIB
     assert agent.metric("cdc_raw_bytes") < _TOTAL_SPACE_MB * _MIB
-    # They are counted before a round of moves, and the segments in it.
+    # The agent counts these bytes before a round of moves, and the segments within it.
     wait_until(lambda: agent.metric("spilled_bytes") >= 10 * _MIB, "their bytes are counted")
     assert _rss_bytes(agent.pid) < 200 * _MIB
     assert "finished segments that are not sent yet are moved to" in agent.log.read_text()
@@ -176,7 +179,8 @@ def _block_writes(servers: Sandbox, block: bool) -> None:
 def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Writes are not blocked, the agent is down: the oldest segments go, and the next start says what is missing."""
+    """Cassandra does not block writes and removes the oldest segments while the agent is down: the next start reports
+    the gap."""
     agent.start()
     _write(session, table, range(100))
     topic_of(table).wait_for(100)
@@ -199,7 +203,7 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     [gap] = _gaps(servers, table)
     assert str(gap.node_id) == agent.status()["node_id"]
     assert gap.from_ms is not None and gap.from_ms < before_ms < gap.to_ms
-    # the next test writes before its agent runs
+    # The next test writes before its agent runs.
     _wait_for_room(servers, _ENOUGH_BYTES // 2)
 
 
@@ -212,7 +216,7 @@ def _client(servers: Sandbox) -> pulsar.Client:
 
 
 def _gaps(servers: Sandbox, table: str) -> list[GapRecord]:
-    """The table's records on the gaps topic, as soon as that has any record."""
+    """The table's records on the gaps topic, once that topic has any record."""
     client = _client(servers)
     try:
         wait_until(lambda: partitions_of(servers.pulsar.admin_url, gaps_topic()) != [], "the gaps topic exists")
@@ -229,7 +233,8 @@ def _gaps(servers: Sandbox, table: str) -> list[GapRecord]:
 def test_a_backlog_arrives_whole_whichever_server_was_away(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Before the agent ever ran (it starts before Cassandra does), while it was down, and while Pulsar was away."""
+    """Rows arrive completely when they are written before the agent's first start, while it is down, and while Pulsar
+    is away."""
     part = 30_000
     total, step = part * 10 // 3, part // 3
     _write(session, table, range(part))
@@ -257,7 +262,7 @@ def test_a_backlog_arrives_whole_whichever_server_was_away(
 
 
 def _metric(agent: AgentProcess, line: str) -> float:
-    """From the page, for the status file may be as old as the full disk."""
+    """A metric from the HTTP page: the status file may be as old as the full disk."""
     page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
     return next((float(each.rpartition(" ")[2]) for each in page.splitlines() if each.startswith(f"{line} ")), 0.0)
 
@@ -265,9 +270,10 @@ def _metric(agent: AgentProcess, line: str) -> float:
 def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
     servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
 ) -> None:
-    """No file of the agent may grow any more: the system's own error. No segment goes before its position is stored.
+    """An agent whose files cannot grow keeps running, loses nothing, and continues when there is room again.
 
-    Positions, status, the schema of a new table, and events of a topic that refuses all want to be written.
+    The error is the system's own (RLIMIT_FSIZE). The agent has to write positions, its status, the schema of a new
+    table, and events of a topic that refuses them. It deletes no segment before the segment's position is stored.
     """
     agent = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "agent", shutdownTimeoutMs=1_000, maxInflightEvents=400
@@ -285,7 +291,7 @@ def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
     topic.wait_for_rows(100)
     unlimited = resource.RLIM_INFINITY
     resource.prlimit(agent.pid, resource.RLIMIT_FSIZE, (0, unlimited))
-    # the one that is being written now
+    # The segment that Cassandra is writing to now.
     newest = max(servers.node.cdc_raw.glob("*_cdc.idx")).name.replace("_cdc.idx", ".log")
     _write(session, refused, range(150))
     _write(session, table, range(100, 2_000), size=1_000)
@@ -293,7 +299,7 @@ def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
     wait_until(lambda: _metric(agent, f'cdc_agent_table_write_failures_total{{table="{refused}"}}') > 0, "not held")
     session.execute(f"CREATE TABLE {new} (pk int PRIMARY KEY, v text) WITH cdc = true")
     _write(session, new, range(10))
-    # the guard may have moved it: renaming needs no room
+    # The guard may have moved the segment to the spill folder: a rename needs no room.
     places = [servers.node.cdc_raw / newest, agent.working_dir / "spill" / newest]
     failures = _metric(agent, "cdc_agent_write_failures_total")
     wait_until(lambda: _metric(agent, "cdc_agent_write_failures_total") > failures + 10, "it is tried again and again")
@@ -312,7 +318,7 @@ def test_a_full_disk_ends_nothing_loses_nothing_and_goes_on_when_there_is_room(
 def test_what_the_agent_archived_can_be_decoded_and_published_again(
     servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
 ) -> None:
-    """A real segment goes to the archive, packed; `cdc agent reprocess` brings its rows to the topic once more."""
+    """A real segment is archived, compressed; `cdc agent reprocess` then publishes its rows again."""
     agent = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "agent", archiveUrl=str(tmp_path / "archive")
     )
@@ -333,7 +339,8 @@ def test_what_the_agent_archived_can_be_decoded_and_published_again(
 
 
 def _wait_for_archived(archive: Path, segment_ids: set[int], count: int) -> list[Path]:
-    """As many of these segments, as soon as they are there; segments that a test before left come first."""
+    """At least `count` of these segments in the archive, once they are there; segments of an earlier test are archived
+    first."""
     names = {f"CommitLog-7-{each}.log.zst" for each in segment_ids}
 
     def found() -> list[Path]:
@@ -344,7 +351,7 @@ def _wait_for_archived(archive: Path, segment_ids: set[int], count: int) -> list
 
 
 def _is_copied(servers: Sandbox, copies: str, events: Sequence[TopicEvent]) -> bool:
-    """Whether the newest copy of positions has all these events as acknowledged."""
+    """Return whether the newest copy of the positions has all these events as acknowledged."""
     client = _client(servers)
     try:
         reader = client.create_reader(copies, pulsar.MessageId.latest, start_message_id_inclusive=True)
@@ -366,9 +373,9 @@ def _is_copied(servers: Sandbox, copies: str, events: Sequence[TopicEvent]) -> b
 def test_a_replaced_machine_goes_on_from_the_copy_of_the_positions(
     servers: Sandbox, session: Session, table: str, tmp_path: Path, topic_of: TopicOf
 ) -> None:
-    """An agent with an empty working directory reads on where the one before was, and repeats nothing."""
+    """An agent with an empty working directory continues from the copy of the positions and repeats nothing."""
     prefix = f"persistent://public/default/positions-{table.partition('.')[0]}-"
-    # what is not acknowledged when it ends is published once more: a busy broker gets time
+    # Events that are not acknowledged when the agent stops are published again, so a busy broker gets time.
     first = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path / "first", positionsTopicPrefix=prefix, shutdownTimeoutMs=20_000
     )
@@ -377,7 +384,7 @@ def test_a_replaced_machine_goes_on_from_the_copy_of_the_positions(
     topic = topic_of(table)
     topic.wait_for(2_000)
     copies = f"{prefix}{first.status()['node_id']}"
-    # The stop makes one copy more, but once only: a busy broker may not take it.
+    # The stop makes one more copy, but tries only once, and a busy broker may refuse it.
     wait_until(lambda: _is_copied(servers, copies, topic.events), "positions behind all events are copied")
     assert first.stop(timeout_s=60) == 0, first.log_tail()
     second = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "second", positionsTopicPrefix=prefix)
@@ -414,7 +421,8 @@ def test_a_second_agent_on_another_machine_waits_for_the_first_one(
     said: str,
     goes_on: str,
 ) -> None:
-    """Its `cdc_raw` is another folder, so no lock keeps it out; it has positions of its own, from its turn before."""
+    """The second agent reads another `cdc_raw` folder, so no lock stops it, and it has its own positions from an
+    earlier run."""
     prefix = f"persistent://public/default/owner-{table.partition('.')[0]}-"
     options = {"positionsTopicPrefix": prefix} if has_copy else {}
     first = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "first", **options)
@@ -436,7 +444,7 @@ def test_a_second_agent_on_another_machine_waits_for_the_first_one(
         first.start()
         _write(session, table, range(100, 200))
         topic.wait_for_rows(200)
-        # The broker may not have known in its turn before that the first one had ended.
+        # In the second agent's earlier run the broker may not have noticed yet that the first one had ended.
         new_log = log_from_now(second)
         second.start()
         wait_until(lambda: said in new_log(), "the second one waits")
@@ -454,7 +462,8 @@ def test_a_second_agent_on_another_machine_waits_for_the_first_one(
 def test_a_second_agent_of_the_node_waits_in_a_directory_of_its_own_until_the_first_one_is_killed(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, tmp_path: Path, topic_of: TopicOf
 ) -> None:
-    """One line, nothing read twice, no file that Cassandra would count; the lock goes with the process that holds it."""
+    """The second agent logs one line, reads nothing and writes no file to `cdc_raw`; it starts when the first one is
+    killed and its lock is gone."""
     agent.start()
     second = AgentProcess.for_node(servers.node, servers.pulsar, tmp_path / "second", shutdownTimeoutMs=1_000)
     second.launch()

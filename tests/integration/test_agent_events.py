@@ -47,7 +47,7 @@ def test_an_update_with_a_ttl_tells_when_its_last_cell_expires(events_for: Event
     )
     assert event.event.kind is MutationKind.ROW
     expires_in_s = (event.event.expiry_time_s or 0) - event.received_at
-    # Minutes may be between the statement and its reading.
+    # Minutes may lie between the statement and the moment when its event is read.
     assert 400 < expires_in_s <= 1001
 
 
@@ -68,7 +68,7 @@ def test_a_row_delete_tells_the_full_primary_key_and_its_time(events_for: Events
 
 
 def test_a_row_that_is_deleted_and_written_in_one_batch_is_one_event_with_both(events_for: EventsFor) -> None:
-    """The deletion's time stands beside the new cells' time."""
+    """The event has the deletion's time beside the time of the new cells."""
     [event] = events_for(
         _KEYED,
         "BEGIN BATCH DELETE FROM {t} USING TIMESTAMP 10 WHERE pk = 1 AND ck = 2;"
@@ -80,7 +80,7 @@ def test_a_row_that_is_deleted_and_written_in_one_batch_is_one_event_with_both(e
 
 
 def test_a_static_write_has_no_clustering(events_for: EventsFor) -> None:
-    """A static column's write is its own kind, and the clustering columns of its key are null."""
+    """A write of a static column has its own kind of event, and the clustering columns of its key are null."""
     [event] = events_for(_KEYED, "UPDATE {t} SET st = 's' WHERE pk = 1", count=1)
     assert event.event.kind is MutationKind.STATIC_ROW
     assert _key(event) == {"pk": 1, "ck": None}
@@ -96,7 +96,8 @@ def test_a_statement_that_writes_static_and_regular_columns_is_two_events(events
 
 
 def test_a_partition_delete_and_a_range_delete_tell_their_scope(events_for: EventsFor) -> None:
-    """A partition's deletion has no clustering; a range's has bounds in CQL bytes, an open end being empty."""
+    """A partition deletion has no clustering values; a range deletion has bounds in CQL bytes, and an open end is
+    empty."""
     partition, above, between = events_for(
         _KEYED,
         "DELETE FROM {t} USING TIMESTAMP 5 WHERE pk = 1",
@@ -136,7 +137,8 @@ def test_a_table_without_cdc_in_the_same_batch_has_no_events(
     pulsar: PulsarServer,
     open_topic: Callable[[str, str], EventsTopic],
 ) -> None:
-    """Only tables with cdc = true are published, and the other one does not hide what stands behind it."""
+    """Only tables with cdc = true are published, and a table without it in the batch does not hide the changes after
+    it."""
     cql.execute(f"CREATE TABLE {keyspace}.a (pk int PRIMARY KEY, v text)")
     cql.execute(f"CREATE TABLE {keyspace}.b (pk int PRIMARY KEY, v text) WITH cdc = true")
     cql.execute(
@@ -149,7 +151,8 @@ def test_a_table_without_cdc_in_the_same_batch_has_no_events(
 
 
 def test_every_event_has_the_digest_of_its_own_content(events_for: EventsFor) -> None:
-    """16 bytes that differ when anything a replica stores differs: here the value, then the time only."""
+    """The digest has 16 bytes and differs when a replica stores anything different: here the value, then only the write
+    time."""
     events = events_for(
         _KEYED,
         "INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'a') USING TIMESTAMP 1",
@@ -187,7 +190,8 @@ def test_the_writes_of_a_row_stay_in_order_in_one_partition_of_the_topic(events_
 def test_the_topic_has_the_schema_and_the_subscription_of_the_contract(
     events_for: EventsFor, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """Four partitions, the Avro schema of MutationEvents, and the subscription `sub` that keeps all events."""
+    """The topic has four partitions, the Avro schema of MutationEvents, and the subscription `sub` that retains all
+    events."""
     events_for(_KEYED, "INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'a')", count=1)
     admin, path = pulsar.admin_url, events_topic(keyspace, "t").removeprefix("persistent://")
     schema = rest().get(f"{admin}/admin/v2/schemas/{path}/schema").raise_for_status().json()
@@ -210,7 +214,8 @@ def test_the_topic_has_the_schema_and_the_subscription_of_the_contract(
     ],
 )
 def test_keys_are_avro_of_their_type(events_for: EventsFor, column_type: str, literal: str, expected: object) -> None:
-    """The key is what DataStax's connector would write for it, or right where that one is wrong."""
+    """The key is what DataStax's connector would write, and the correct value where that connector writes a wrong
+    one."""
     [event] = events_for(
         f"pk {column_type} PRIMARY KEY, v int", f"INSERT INTO {{t}} (pk, v) VALUES ({literal}, 1)", count=1
     )

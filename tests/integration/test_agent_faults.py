@@ -1,6 +1,6 @@
-"""What survives: restarts in mid-segment, kill -9 of the agent and of Cassandra, servers that come later, a backlog.
+"""No change is lost by restarts, by kill -9 of the agent or Cassandra, by servers that start later, or in a backlog.
 
-These tests stop servers, so they have some of their own.
+These tests stop servers, so they have their own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.topics.agent_table import log_from_now
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _numbers = itertools.count(1)
-# Longer than every wait after which the agent blames the topic and not the broker.
+# Longer than each time limit after which the agent blames the topic instead of the broker.
 _LONG_OUTAGE_S = 120
-# For a stop that waits for events up to shutdownTimeoutMs, and then for servers.
+# Enough for a stop that waits up to shutdownTimeoutMs for events, and then for servers.
 _STOP_S = 60
 
 
@@ -42,7 +42,7 @@ def servers() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def session(running_servers: Sandbox) -> Iterator[Session]:
-    """A session with the node; made anew for each test, for the node may have been started again."""
+    """A session with the node; made anew for each test because the node may have been restarted."""
     with cluster_of(running_servers.node) as cluster:
         yield cluster.connect()
 
@@ -61,7 +61,7 @@ def table(session: Session) -> str:
 @pytest.fixture(scope="module")
 def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
     """The agent of the node, not running at first; each test starts it and may leave it running."""
-    # What is not acknowledged when an orderly stop ends is published once more: a busy broker gets time.
+    # Events that are not acknowledged when an orderly stop ends are published again, so a busy broker gets time.
     process = AgentProcess.for_node(
         servers.node, servers.pulsar, tmp_path_factory.mktemp("agent"), shutdownTimeoutMs=20_000
     )
@@ -115,21 +115,22 @@ class _Writer:
         while not self._stop.is_set():
             self._session.execute(insert, (self.written, "x" * 200))
             self.written += 1
-            # Servers share the machine's cores with what is tested.
+            # The servers share the machine's cores with the agent under test.
             self._stop.wait(0.015)
 
 
 def test_a_backlog_from_before_the_first_start_arrives_and_its_segments_go(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Rows in several finished segments, written before any agent ran: all arrive, once; then the files are deleted."""
+    """Rows of several finished segments, written before the first start, all arrive once; then the segments are
+    deleted."""
     _write(session, table, range(3_000), size=1_400)
     before = {path.name for path in servers.node.cdc_raw.glob("*.log")}
     assert len(before) > 4
     stopped_agent.start()
     events = topic_of(table).wait_for(3_000)
     assert _keys(events) == list(range(3_000))
-    # The active segment, the one that Cassandra made in advance, and at most one that is not deleted yet.
+    # The active segment and the one that Cassandra made in advance may remain.
     wait_until(
         lambda: len({path.name for path in servers.node.cdc_raw.glob("*.log")} & before) <= 2, "segments are deleted"
     )
@@ -156,7 +157,7 @@ def test_restarts_in_mid_segment_lose_nothing_and_repeat_nothing(
 def test_pulsar_may_come_after_the_agent(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Started while Pulsar is away, the agent waits with a clear line, and publishes when it comes."""
+    """An agent that starts without Pulsar logs what it waits for, and publishes when Pulsar comes."""
     servers.pulsar.stop()
     new_log = log_from_now(stopped_agent)
     stopped_agent.start()
@@ -172,7 +173,7 @@ def test_pulsar_may_come_after_the_agent(
 def test_pulsar_may_go_and_come_back(
     servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """While the broker is killed and started again, rows go on being written: none is lost, and order stays."""
+    """Rows are written while the broker is killed and started again: none is lost, and the order is kept."""
     with _Writer(session, table) as writer:
         time.sleep(0.5)
         servers.pulsar.kill()
@@ -190,7 +191,8 @@ def test_pulsar_may_go_and_come_back(
 def test_no_topic_is_taken_for_broken_after_pulsar_was_away_for_minutes(
     servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Neither that of a table that is written all the time, nor those of tables without a change meanwhile."""
+    """After an outage of minutes, no topic is held as broken: neither that of a busy table nor those of quiet
+    tables."""
     keyspace = table.partition(".")[0]
     quiet = [f"{keyspace}.quiet_{number}" for number in range(3)]
     for each in quiet:
@@ -212,7 +214,8 @@ def test_no_topic_is_taken_for_broken_after_pulsar_was_away_for_minutes(
 def test_changes_of_a_dropped_table_are_still_published(
     session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Written while the agent was away, and dropped before it came back: the schema's copy explains the bytes."""
+    """Rows are written while the agent is down, and the table is dropped before its next start: the stored schema
+    decodes them."""
     _write(session, table, range(1))
     topic_of(table).wait_for(1)
     running_agent.stop(timeout_s=_STOP_S)
@@ -226,7 +229,7 @@ def test_changes_of_a_dropped_table_are_still_published(
 def test_a_table_that_gets_cdc_a_moment_before_the_write_is_not_missed(
     session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """The schema is asked for as of the log: no write that Cassandra tracked is skipped by older knowledge."""
+    """The agent uses the schema at the position in the log, so that it skips no write that Cassandra tracked."""
     keyspace = table.split(".", maxsplit=1)[0]
     for name in ("a", "b", "c"):
         session.execute(f"CREATE TABLE {keyspace}.{name} (pk int PRIMARY KEY, v text)")
@@ -243,7 +246,8 @@ def test_a_table_that_gets_cdc_a_moment_before_the_write_is_not_missed(
 def test_what_cassandra_has_after_a_crash_is_on_the_topic(
     servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Cassandra and the agent are killed, the agent comes first: the last segment, never completed, is read to its end."""
+    """Cassandra and the agent are killed and the agent starts first: it reads the last segment, which was never
+    completed, to its end."""
     _write(session, table, range(3_000))
     topic = topic_of(table)
     topic.wait_for(1)
@@ -291,7 +295,7 @@ def test_the_agent_of_a_table_with_one_event_a_message_gives_the_rows_key(
 def test_an_agent_that_may_not_create_topics_waits_for_them(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, tmp_path: Path
 ) -> None:
-    """It says which topic is missing, and publishes when topic and subscription are there."""
+    """The agent logs which topic is missing, and publishes when topic and subscription are there."""
     modest = AgentProcess.for_node(
         servers.node,
         servers.pulsar,

@@ -1,6 +1,7 @@
-"""The agent is killed many times under load, and Cassandra's own reader is the judge; and what another agent fails at.
+"""The agent is killed many times under load, and its events are compared with what Cassandra's own reader reads.
 
-The last test stops the node, for the judge takes the schema from its folder: the order of this file matters.
+Other tests show cases in which another agent fails. The last test stops the node, because the reader takes the schema
+from the node's folder: the order of this file matters.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def servers() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def session(servers: Sandbox) -> Iterator[Session]:
-    """A session with the node; made anew for each test, for the node may have been started again."""
+    """A session with the node; made anew for each test because the node may have been restarted."""
     with cluster_of(servers.node) as cluster:
         yield cluster.connect()
 
@@ -57,7 +58,7 @@ def agent(servers: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def _completed_with(cdc_raw: Path, value: str) -> list[Path]:
-    """The segments that Cassandra has completed and that hold a value, in the order of their names."""
+    """The completed segments that hold a value, in the order of their names."""
     indexes = sorted(each for each in cdc_raw.glob("*_cdc.idx") if "COMPLETED" in each.read_text())
     logs = [each.with_name(each.name.replace("_cdc.idx", ".log")) for each in indexes]
     return [each for each in logs if value.encode() in each.read_bytes()]
@@ -71,7 +72,8 @@ def _topic(servers: Sandbox, keyspace: str, table: str) -> EventsTopic:
 def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_read_it(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
-    """Written without an agent; the agent comes first and the node last. Another agent deletes such a backlog unread."""
+    """Rows are written without an agent, then the agent starts before the node. Another agent deletes such a backlog
+    unread."""
     create_tables(session, "backlog")
     insert = session.prepare("INSERT INTO backlog.plain (pk, v) VALUES (?, ?)")
     execute_concurrent_with_args(session, insert, [(pk, "x" * 300) for pk in range(5_000)], concurrency=64)
@@ -87,7 +89,8 @@ def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_re
 def test_a_table_with_a_mixed_case_key_stops_no_other_table(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
-    """It is published like any other; another agent sends the whole segment again and again until the disk is full."""
+    """The table is published like any other; another agent sends the whole segment again and again until the disk is
+    full."""
     if not agent.running:
         agent.start()
     create_tables(session, "mixed")
@@ -103,7 +106,8 @@ def test_a_table_with_a_mixed_case_key_stops_no_other_table(
 def test_a_segment_that_cannot_be_read_is_kept_and_told(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
-    """Its bytes are damaged: what stands before and in other segments arrives. Another agent deletes it all the same."""
+    """A damaged segment is kept, and the events before the damage and in other segments arrive. Another agent deletes
+    such a segment."""
     agent.stop()
     create_tables(session, "damaged")
     insert = session.prepare("INSERT INTO damaged.plain (pk, v) VALUES (?, ?)")
@@ -113,11 +117,11 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
     wait_until(lambda: bool(_completed_with(cdc_raw, value)), "a segment of these writes is complete")
     segment = _completed_with(cdc_raw, value)[-1]
     content = bytearray(segment.read_bytes())
-    # In a row of this table: Cassandra's own writes stand between them, and their loss would not be seen here.
+    # The damage is in a row of this table: if it hit Cassandra's own writes between the rows, no row would be lost.
     rows = [each.start() for each in re.finditer(value.encode(), content)]
     middle = rows[len(rows) // 2]
     content[middle : middle + 64] = bytes(64)
-    # Another file by the same name: Cassandra's own stays as it is.
+    # A new file of the same name replaces it, so that Cassandra's own file stays as it is.
     damaged = cdc_raw.parent / "damaged"
     damaged.write_bytes(content)
     damaged.replace(segment)
@@ -130,7 +134,7 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
         topic.wait_for_rows(4_501)
         wait_for_metrics(agent, "the others go on", lag_bytes=0, inflight_events=0)
         lost = 6_000 - len({each.event.partition_key for each in topic.read()})
-    # The damaged entries, or what stands behind them in that one segment.
+    # The damaged entries are lost, or also the entries after them in that segment.
     assert 0 < lost < 1_500
 
 
@@ -138,7 +142,8 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
 def test_after_many_kills_under_load_the_events_are_what_cassandra_itself_reads(
     servers: Sandbox, session: Session, agent: AgentProcess, tmp_path: Path, is_extended: bool
 ) -> None:
-    """Killed at random moments, starting or publishing: no change is missing, none is invented, some come twice."""
+    """The agent is killed at random moments while it starts or publishes: no event is missing, none is invented, some
+    come twice."""
     seed = int(os.environ.get(_SEED_VARIABLE) or secrets.randbelow(10**6))
     print(f"kills of seed {seed} ({_SEED_VARIABLE} repeats them)")
     rng = random.Random(seed)

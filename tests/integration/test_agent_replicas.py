@@ -31,7 +31,7 @@ _STATEMENTS = [
 def test_replicas_agree_on_every_digest(
     two_nodes: Sandbox, two_agents: list[AgentProcess], open_topic: Callable[[str, str], EventsTopic]
 ) -> None:
-    """Every kind of change comes once from each node, and nothing but node and place differs."""
+    """Every kind of change comes once from each node, and only node and position differ."""
     node = two_nodes.node
     with cluster_of(node) as cluster:
         session = cluster.connect()
@@ -45,10 +45,10 @@ def test_replicas_agree_on_every_digest(
         )
         both = {each.address for each in two_nodes.nodes}
         for statement in _STATEMENTS:
-            # A node that stood still for some seconds is taken for dead, and ALL is refused.
+            # The nodes take a node that paused for some seconds for dead, and then refuse writes at ALL.
             wait_until(lambda: all(each.live_nodes() == both for each in two_nodes.nodes), "both nodes are alive")
             session.execute(SimpleStatement(statement, consistency_level=ConsistencyLevel.ALL))
-    # Two rows of events for the first insert, three for the batch, one for each other statement.
+    # Each node has two events for the first insert, three for the batch, and one for each other statement.
     events = open_topic("replicas", "t").wait_for(26)
     by_node: dict[str, list[TopicEvent]] = defaultdict(list)
     for each in events:

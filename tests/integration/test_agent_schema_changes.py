@@ -1,4 +1,4 @@
-"""Tables that are altered and dropped while the agent is down: each row is read by the schema of its time."""
+"""Tables that are altered and dropped while the agent is down: each row is decoded by the schema of its time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.topics.agent_table import AgentTable
 def test_a_table_that_came_and_went_while_the_agent_was_down_is_published(
     table: AgentTable, agent: AgentProcess, cql: Session
 ) -> None:
-    """Nobody knows the table any more but the log: its definition stands there before its rows."""
+    """The table is created, altered and dropped while the agent is down: the log has its definition before its rows."""
     agent.stop()
     table.create("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
     table.write(1)
@@ -28,7 +28,7 @@ def test_a_table_that_came_and_went_while_the_agent_was_down_is_published(
 def test_dropped_columns_are_read_by_the_definitions_of_their_time(
     table: AgentTable, agent: AgentProcess, cql: Session, keyspace: str
 ) -> None:
-    """A user type that is dropped as well, and a name that comes back with another type: nothing is parked."""
+    """A user type is dropped with its column, and a column name comes back with another type: nothing is parked."""
     cql.execute(f"CREATE TYPE {keyspace}.point (x int, y text)")
     table.create("pk int, ck int, v int, p frozen<point>, w text, PRIMARY KEY (pk, ck)")
     table.catch_up()

@@ -1,4 +1,5 @@
-"""The mark of a subscription that several agents make at the same time: a broker that loads the topic again tells the same."""
+"""Several agents make a subscription at the same time; its mark is the same after the broker has loaded the topic
+again."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _AGENTS = 3
 
 @pytest.fixture
 def agents(pulsar: PulsarServer) -> Iterator[list[EventsTopics]]:
-    """What several agents ask the same broker with."""
+    """The connections of several agents to the same broker."""
     made = [
         EventsTopics(
             admin_url=pulsar.admin_url,
@@ -44,7 +45,7 @@ def agents(pulsar: PulsarServer) -> Iterator[list[EventsTopics]]:
 def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_is_loaded_again(
     agents: list[EventsTopics], pulsar: PulsarServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mark that changed by itself would be taken for a subscription that was removed, and reported as a gap."""
+    """A mark that changes by itself would be taken for a removed subscription and reported as a gap."""
     caplog.set_level(logging.DEBUG, events_topics.__name__)
     topics = [f"persistent://public/default/cdc-events-marks.t{number}" for number in range(_TOPICS)]
     start = Barrier(_AGENTS)
@@ -58,7 +59,7 @@ def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_
     with ThreadPoolExecutor(_AGENTS) as pool:
         list(pool.map(ensure, agents))
     for topic in topics:
-        if f"gets no mark: {topic}:" in caplog.text:  # an agent's next look at the topic mends it
+        if f"gets no mark: {topic}:" in caplog.text:  # An agent's next look at the topic sets the mark.
             wait_until(partial(_is_marked, agents[0], topic, noted), f"{topic} is marked")
     marks = _marks(agents[0], topics)
     for topic in topics:
@@ -71,7 +72,7 @@ def test_agents_that_make_a_subscription_together_agree_about_it_when_the_topic_
 
 
 def _marks(agent: EventsTopics, topics: Sequence[str]) -> dict[str, str | None]:
-    """By topic, as soon as the broker answers about each."""
+    """Marks by topic, once the broker answers about each topic."""
     found: dict[str, str | None] = {}
 
     def are_known() -> bool:
@@ -86,7 +87,8 @@ def _marks(agent: EventsTopics, topics: Sequence[str]) -> dict[str, str | None]:
 
 
 def _is_marked(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> bool:
-    """The request of the agent that made the topic had no answer, but may have been done."""
+    """Return whether the topic has a mark. The request of the agent that made it got no answer, but may have
+    succeeded."""
     [mark] = _marks(agent, [topic]).values()
     if mark is None:
         agent.mark(topic)
@@ -96,7 +98,8 @@ def _is_marked(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> 
 
 
 def _is_ensured(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> bool:
-    """It may be told to try again while another makes the same."""
+    """Return whether the agent has ensured the topic. It may have to try again while another agent makes the same
+    topic."""
     try:
         mark = agent.ensure(topic).mark
     except PublishError:

@@ -1,4 +1,4 @@
-"""Truncations and drops on the events topic: on every partition, in their place in the log, told once."""
+"""Truncations and drops are on each partition of the events topic, once, at their position in the log."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def _insert(cql: Session, keyspace: str, first: int, count: int) -> None:
 def test_a_truncation_stands_between_the_events_before_and_behind_it(
     cql: Session, keyspace: str, agent: AgentProcess, open_topic: Callable[[str, str], EventsTopic]
 ) -> None:
-    """While the agent runs, and while it is down: what is before the position first, then the truncation, then the rest."""
+    """On each partition, events before the truncation's position come first, then the truncation, then later events.
+    This holds while the agent runs and when it was down."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int) WITH cdc = true")
     table_id, topic = _table_id(cql, keyspace), open_topic(keyspace, "t")
     _insert(cql, keyspace, 0, 30)
-    # The agent waits some seconds for the events of before. A busy broker or disk may need longer.
+    # The agent waits only some seconds for events before the truncation. A busy broker or disk may need longer.
     topic.wait_for_rows(30)
     cql.execute(f"TRUNCATE {keyspace}.t")
     first = _noted(cql, table_id)
@@ -65,7 +66,7 @@ def test_a_truncation_stands_between_the_events_before_and_behind_it(
     _expect_in_place(topic, second, table_id, 2 * _PARTITIONS)
     _wait_until_noted(agent, second, table_id)
 
-    # nothing is told again by a start without a new truncation; then the drop
+    # A start without a new truncation reports nothing again. After it comes the drop.
     assert agent.stop() == 0
     agent.start()
     _insert(cql, keyspace, 120, 1)
@@ -83,9 +84,10 @@ def test_a_truncation_stands_between_the_events_before_and_behind_it(
 def test_earlier_versions_of_cassandra_note_truncations_alike(
     version: str, options: dict[str, object], pulsar: PulsarServer, tmp_path: Path
 ) -> None:
-    """While the agent runs, and while it is down.
+    """Cassandra 3.11 and 4.0 note truncations as later versions do: while the agent runs, and while it is down.
 
-    Of 3.11 the place is at the beginning of a segment, which comes to `cdc_raw` only if it holds a change of the table.
+    In 3.11 the position is at the beginning of a segment, which reaches `cdc_raw` only if it holds a change of the
+    table.
     """
     keyspace = f"truncated_{version.replace('.', '_')}"
     with (
@@ -124,7 +126,7 @@ def test_earlier_versions_of_cassandra_note_truncations_alike(
 
 
 def _wait_until_noted(agent: AgentProcess, noted: Truncation, table_id: UUID) -> None:
-    """Until the agent has stored that it is published: before that, a start publishes it once more."""
+    """Wait until the agent has stored that the truncation is published; before that, a restart publishes it again."""
     path = agent.working_dir / "clearings.json"
 
     def is_noted() -> bool:
@@ -134,7 +136,7 @@ def _wait_until_noted(agent: AgentProcess, noted: Truncation, table_id: UUID) ->
 
 
 def _expect_in_place(topic: EventsTopic, noted: Truncation, table_id: UUID, count: int) -> None:
-    """So many messages are there, and the last one on each partition stands in its place."""
+    """Check that there are `count` messages, and that the last one on each partition is at its position."""
     wait_until(
         lambda: bool(topic.read()) and len(topic.clearings) == count and _is_in_place(topic, noted),
         f"{count} messages, and {noted} on each partition between the events before and behind it",
@@ -149,9 +151,10 @@ def _told(topic: EventsTopic, noted: Truncation) -> list[tuple[int, MutationEven
 
 
 def _is_in_place(topic: EventsTopic, noted: Truncation) -> bool:
-    """Of each partition: behind the message stand all events behind the place; before it, all of before.
+    """Return whether on each partition the message is between the events before and after its position.
 
-    One that the agent found late is on the topic before the events behind it are published once more.
+    When the agent finds a truncation late, the message is on the topic before the later events, which are published
+    again.
     """
     told = _told(topic, noted)
     place = (noted.segment_id, noted.position)

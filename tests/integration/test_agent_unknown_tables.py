@@ -1,4 +1,4 @@
-"""Mutations whose schema the agent does not know are parked, in sight, until it does."""
+"""Mutations whose schema the agent does not know are parked and listed until it knows the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.topics.events_topic import EventsTopic, wait_until
 
 
 def _forget(agent: AgentProcess, table_id: UUID) -> list[tuple[object, ...]]:
-    """Make a stopped agent forget a table; what it knew of it."""
+    """Make a stopped agent forget a table, and return what it knew of the table."""
     with closing(sqlite3.connect(agent.working_dir / "schema.sqlite")) as database, database:
         rows = database.execute("SELECT * FROM definition WHERE table_id = ?", (str(table_id),)).fetchall()
         database.execute("DELETE FROM definition WHERE table_id = ?", (str(table_id),))
@@ -43,9 +43,10 @@ def _remember(agent: AgentProcess, rows: list[tuple[object, ...]]) -> None:
 def test_what_cannot_be_decoded_waits_in_sight_and_holds_its_segment(
     table: AgentTable, agent: AgentProcess, pulsar: PulsarServer, cassandra_node: CassandraServer, cql: Session
 ) -> None:
-    """A table whose definition nobody has: parked, counted, listed; others go on; published when it is known.
+    """Changes of an unknown table are parked, counted and listed, and published once its definition is known.
 
-    The broker drops what it takes for duplicates, and drops none of it.
+    Other tables continue, and the segment of the changes is kept. The broker drops duplicates, and drops none of these
+    events.
     """
     table.create()
     table.write(1)
@@ -79,7 +80,8 @@ def test_the_log_is_decoded_while_cassandra_is_down_and_the_parked_when_it_is_ba
     table: AgentTable, agent: AgentProcess, sandbox: Sandbox, cql: Session, keyspace: str,
     open_topic: Callable[[str, str], EventsTopic],
 ) -> None:  # fmt: skip
-    """The agent's history explains what Cassandra left; what it does not know is parked, and read when the node answers."""
+    """While Cassandra is down, the agent decodes by its stored schemas; it parks changes of other tables until the node
+    answers."""
     table.create()
     table.write(1)
     table.create(table="known")

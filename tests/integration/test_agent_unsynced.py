@@ -1,6 +1,7 @@
-"""readUnsynced on a node with Cassandra's default sync of 10 s: what is published early, in which order, after which kills.
+"""readUnsynced with Cassandra's default sync of 10 s: which events come early, their order, and events after kills.
 
-The last test stops the node, for the judge takes the schema from its folder: the order of this file matters.
+The last test stops the node, because Cassandra's reader takes the schema from the node's folder: the order of this file
+matters.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.topics.events_topic import EventsTopic, wait_until
 _DEFAULT_SYNC_MS: Final = 10_000
 _KILLS: Final = 6
 _EXTENDED_KILLS: Final = 20
-# Each kill meets writes on their way.
+# So each kill hits writes in progress.
 _WRITES_BEFORE_A_KILL: Final = 100
 _LEAST_CHANGES: Final = 1_000
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"
@@ -70,7 +71,7 @@ def _is_synced(cdc_raw: Path, segment_id: int, position: int) -> bool:
 
 
 def test_changes_are_on_the_topic_before_their_sync(servers: Sandbox, agent: AgentProcess) -> None:
-    """Each row, written one after the other; the index of its segment does not reach it yet, or does not exist."""
+    """Each row is published before the index of its segment reaches it, or before the index exists."""
     early = 0
     with cluster_of(servers.node) as cluster:
         session = cluster.connect()
@@ -83,13 +84,14 @@ def test_changes_are_on_the_topic_before_their_sync(servers: Sandbox, agent: Age
                 early += not _is_synced(servers.node.cdc_raw, last.message.segment_id, last.event.position)
             time.sleep(1)
             assert len(topic.read()) == 30
-    # A sync may come between any two of them.
+    # A sync may happen between any two rows.
     assert early > 20
     assert agent.metric("mutations_parked") == 0
 
 
 def test_a_node_that_was_restarted_with_another_commit_log_is_noticed(servers: Sandbox, agent: AgentProcess) -> None:
-    """A compressed log reaches its file with the sync: one line says so, and nothing is lost. Later it is plain again."""
+    """A compressed commit log is written to its file only at a sync: one line says so, and nothing is lost. Then the
+    log is uncompressed again."""
     with _topic(servers, "early", "plain") as topic:
         count = len(topic.read())
         _restart_with(servers, {"commitlog_compression": [{"class_name": "LZ4Compressor"}]})
@@ -101,12 +103,12 @@ def test_a_node_that_was_restarted_with_another_commit_log_is_noticed(servers: S
         _restart_with(servers, {"commitlog_compression": None})
         with cluster_of(servers.node) as cluster:
             session = cluster.connect()
-            # The agent may not have asked the node yet, and a sync may come between a row and its reading.
+            # The agent may not have asked the node yet, and a sync may happen before a row's event is read.
             assert any(_is_seen_before_its_sync(servers, session, topic, pk) for pk in range(101, 111))
 
 
 def _is_seen_before_its_sync(servers: Sandbox, session: Session, topic: EventsTopic, pk: int) -> bool:
-    """Write a row, and wait for it."""
+    """Write a row, wait for its event, and return whether the row was still unsynced then."""
     count = len(topic.read())
     session.execute(f"INSERT INTO early.plain (pk, v) VALUES ({pk}, 'plain')")
     last = topic.wait_for(count + 1)[-1]
@@ -115,7 +117,8 @@ def _is_seen_before_its_sync(servers: Sandbox, session: Session, topic: EventsTo
 
 @pytest.mark.extended
 def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandbox, agent: AgentProcess) -> None:
-    """Its writes are in no segment of cdc_raw. The agent says so, until an operator has repaired the tables."""
+    """Writes without cdc_enabled are in no segment of `cdc_raw`: the agent says so until an operator has repaired the
+    tables."""
 
     def progress() -> Mapping[str, object]:
         found: Mapping[str, object] = agent.status()["published_until"]["early.plain"]
@@ -145,13 +148,14 @@ def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandb
 def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_lost(
     servers: Sandbox, agent: AgentProcess, tmp_path: Path, is_extended: bool
 ) -> None:
-    """Nothing is missing, order is kept; what Cassandra's own start cannot read is what the agent's log names."""
+    """Nothing is missing and the order is kept. Changes that Cassandra cannot read after its own kill are those that
+    the agent's log names."""
     seed = int(os.environ.get(_SEED_VARIABLE) or secrets.randbelow(10**6))
     print(f"kills of seed {seed} ({_SEED_VARIABLE} repeats them)")
     rng = random.Random(seed)
     with SegmentKeeper(servers.node.cdc_raw, tmp_path / "kept") as keeper:
         with cluster_of(servers.node) as cluster:
-            # The driver's own pauses would keep writes away from a node that is back for half a minute.
+            # The driver's own reconnection pauses would delay writes to a restarted node by half a minute.
             cluster.reconnection_policy = ConstantReconnectionPolicy(1.0, max_attempts=None)
             session = cluster.connect()
             create_tables(session, "kills")
@@ -160,12 +164,12 @@ def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_los
                     load.wait_for(load.answered + _WRITES_BEFORE_A_KILL)
                     time.sleep(rng.uniform(0.2, 2.0))
                     _kill(servers, agent, ("agent", "agent", "agent", "node", "both")[number % 5])
-                # The node loses none of these: it is drained in the end.
+                # The node loses none of these, because it is drained at the end.
                 load.wait_for(load.answered + _LEAST_CHANGES)
         with cluster_of(servers.node) as cluster:
             topics = {table: _topic(servers, "kills", table) for table in TABLES}
             wait_for_the_end(cluster.connect(), topics)
-            # The last rows are in one partition each: other partitions may be behind.
+            # Each table's last row is in one topic partition: other partitions may be behind.
             wait_for_metrics(agent, "everything is acknowledged", lag_bytes=0, inflight_events=0)
     servers.node.drain()
     servers.node.kill()
@@ -191,7 +195,8 @@ def test_after_kills_of_both_the_events_are_what_cassandra_reads_and_what_it_los
 
 
 def _restart_with(servers: Sandbox, changes: Mapping[str, object], *, drains: bool = True) -> None:
-    """Stop the node, which keeps its data, and start it with these settings; None takes one out. `drains`: finish its segments."""
+    """Stop the node, which keeps its data, and start it with these settings; None removes a setting. `drains`: drain
+    the node first."""
     path = servers.node.cassandra_yaml
     settings = json.loads(path.read_text()) | changes
     if drains:
@@ -202,7 +207,7 @@ def _restart_with(servers: Sandbox, changes: Mapping[str, object], *, drains: bo
 
 
 def _kill(servers: Sandbox, agent: AgentProcess, which: str) -> None:
-    """The agent comes back first: a node that starts removes segments that it has not synced."""
+    """Kill and restart. The agent restarts first, because a starting node removes segments that it has not synced."""
     if which in ("node", "both"):
         servers.node.kill()
     if which in ("agent", "both"):

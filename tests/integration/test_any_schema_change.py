@@ -1,4 +1,4 @@
-"""Any changes of a table's schema between writes, drawn: the newest records are the table's rows."""
+"""Random changes of a table's schema between writes: the newest records are the table's rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EVOLUTIONS: Final = st.lists(
 
 
 class Evolution:
-    """A table whose columns come and go; `types` are those that it has now, but for its user type's column."""
+    """A table whose columns are added and dropped. `types` are its current columns, except the one of the user type."""
 
     def __init__(self, cql: Session, keyspace: str, name: str) -> None:
         self.name = f"{keyspace}.{name}"
@@ -38,7 +38,7 @@ class Evolution:
         cql.execute(f"CREATE TABLE {self.name} (pk int PRIMARY KEY, c int, u {name}_type, gone text) WITH cdc = true")
 
     def evolve(self, step: int, kind: str, cql_type: CqlType, literal: str) -> None:
-        """One step, a new row that uses what is new, and a change of the row before."""
+        """Change the schema by one step, insert a row that uses the change, and update the row before it."""
         values = {"pk": str(step + 1), "c": str(step)}
         if kind == "add":
             for user_type in user_types_of(cql_type):
@@ -58,11 +58,11 @@ class Evolution:
         self._cql.execute(f"UPDATE {self.name} SET c = {100 + step} WHERE pk = {max(1, step)}")
 
     def _droppable(self) -> list[str]:
-        """Cassandra drops no column of a user type that is not frozen."""
+        """Columns that can be dropped: Cassandra drops no column of a user type that is not frozen."""
         return sorted(name for name, each in self.types.items() if name != "c" and not isinstance(each, UserType))
 
     def expected(self) -> dict[int, dict[str, Any]]:
-        """The rows as a consumer must find them; what is null is left out, for an earlier schema may not have it."""
+        """The rows as a consumer must find them, without nulls: an earlier schema may lack the column."""
         forms = {}
         for pk, row in table_rows(self._cql, self.name).items():
             assert row.keys() == {"pk", "u", *self.types}
@@ -71,7 +71,7 @@ class Evolution:
         return forms
 
     def found(self, topic: DataTopic) -> dict[int, dict[str, Any]]:
-        """The newest record of each row, by the columns that the table has now."""
+        """The newest record of each row, by the table's current columns."""
         forms = {}
         for pk, record in newest(topic, _STEPS).items():
             assert record.value is not None
@@ -88,7 +88,8 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 def test_any_evolution_of_a_schema_leaves_the_newest_records_equal_to_the_table(
     cql: Session, keyspace: str, serve: Serve
 ) -> None:
-    """Columns come and go and user types grow between writes; what a record's schema lacks is null, or gone."""
+    """Columns come and go and user types grow between writes; a column that a record's schema lacks is null or left
+    out."""
     plans = drawn(_EVOLUTIONS, 6)
     tables = [Evolution(cql, keyspace, f"t{number}") for number in range(len(plans))]
     topics = serve([f"t{number}" for number in range(len(plans))], "key-value-avro")["key-value-avro"]

@@ -1,4 +1,4 @@
-"""Any statements on one partition, drawn: a dictionary, Cassandra and Spark hold the same rows."""
+"""Random statements on one partition: a dictionary, Cassandra and Spark hold the same rows."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ _STATEMENTS: Final = st.lists(
 
 
 class Partition:
-    """The model: a dictionary of rows by clustering, as statements with rising timestamps leave it."""
+    """The model: a dictionary of rows by clustering key, changed by statements with rising timestamps."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], dict[str, Any]] = {}
         self.static: int | None = None
 
     def apply(self, kind: str, *values: Any) -> str:
-        """Change the model; the statement that does the same, without its timestamp and partition."""
+        """Change the model, and return the CQL statement that does the same, with placeholders for timestamp and
+        partition."""
         match kind, *values:
             case "insert", c1, c2, value:
                 self.rows.setdefault((c1, c2), {"v": None, "m": {}, "marked": True}).update(v=value, marked=True)
@@ -78,7 +79,8 @@ class Partition:
                 return "DELETE FROM {t} USING {ts} WHERE pk = {pk}"
 
     def content(self, pk: int) -> list[tuple[Any, ...]]:
-        """What SELECT gives: rows with a marker or a value; the static column alone where there is no row."""
+        """The rows that SELECT returns: rows with a marker or a value, or the static column alone if there is no
+        row."""
         rows = [
             (pk, *at, self.static, row["v"], row["m"])
             for at, row in sorted(self.rows.items())
@@ -105,7 +107,7 @@ def test_any_statements_on_a_partition_leave_the_rows_of_a_dictionary(
     pulsar: PulsarServer,
     spark: SparkSession,
 ) -> None:
-    """Model, SELECT, and the current table that Spark folds from the data topic."""
+    """The model, SELECT, and the current table that Spark folds from the data topic are equal."""
     plans = drawn(_STATEMENTS, 60)
     table = f"{keyspace}.t"
     cql.execute(
@@ -139,7 +141,7 @@ def test_any_statements_on_a_partition_leave_the_rows_of_a_dictionary(
         found.sort(key=repr)
         return found == expected
 
-    topics[0].wait_for(1)  # which brings the topic's schema
+    topics[0].wait_for(1)  # The first record brings the topic's schema.
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": topics[0].name, "table": table}
     wait_until_complete(spark, options)
     try:

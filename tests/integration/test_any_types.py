@@ -1,4 +1,4 @@
-"""Any value of any type, nested three deep: from CQL through both topics, in Avro and JSON, and to Spark."""
+"""Random values of random types, nested three deep: from CQL through both topics, in Avro and JSON, and to Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 _ROWS: Final = 4
 _COLUMNS: Final = 96
 _SHARE_OF_SPARK: Final = 8
-"""Each eighth type stands in a table that Spark reads, too: it takes seconds for many nested types."""
+"""One in this many columns is in a table that Spark reads, too: Spark takes seconds for many nested types."""
 _EXACT: Final = Context(prec=200)
 
 
@@ -43,7 +43,8 @@ def test_a_value_of_any_type_nested_three_deep_is_equal_in_avro_json_and_spark(
     pulsar: PulsarServer,
     spark: SparkSession,
 ) -> None:
-    """Compared with what a driver reads, by code that is not ours; a failure names the simplest of the wrong columns."""
+    """The values are compared with those that the driver reads, by code that is not ours; a failure names the simplest
+    wrong column."""
     columns = drawn(_columns(), _COLUMNS)
     parts = [columns[::_SHARE_OF_SPARK], *(columns[at::2] for at in range(2))]
     for number, part in enumerate(parts):
@@ -97,7 +98,7 @@ def _forms(topic: DataTopic, types: Mapping[str, CqlType], convert: Callable[[Cq
 
 
 def _spark_form(cql_type: CqlType, value: Any) -> Any:
-    """What docs/spark.md says becomes of an Avro value; dates as days and timestamps as milliseconds."""
+    """The form that docs/spark.md documents for an Avro value, with dates as days and timestamps as milliseconds."""
     if value is None:
         return None
     match cql_type:
@@ -118,7 +119,7 @@ def _spark_form(cql_type: CqlType, value: Any) -> Any:
 
 
 def _found_form(cql_type: CqlType, value: Any) -> Any:
-    """The same of what Spark's rows hold."""
+    """The same form of a value in Spark's rows."""
     if value is None:
         return None
     match cql_type:

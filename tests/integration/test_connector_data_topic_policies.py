@@ -1,4 +1,5 @@
-"""What Pulsar trims of a data topic: told by the connector, or mended by its option."""
+"""Policies by which Pulsar drops records of a data topic: the connector reports them, or sets the retention by its
+option."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from tests.topics.events_topic import wait_until
 
 
 def _retain(url: str, limit: int) -> None:
-    """Returns when it holds, for a policy that is set too soon behind another one may take that away."""
+    """Set the retention, and return when it is in force: a policy that is set too soon after another one may remove
+    it."""
     wanted = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}
     rest().post(f"{url}/retention", json=wanted).raise_for_status()
     wait_until(lambda: rest().get(f"{url}/retention?applied=true").json() == wanted, "the retention holds")
 
 
 def _set_ttl(url: str) -> None:
-    """The same, of a day."""
+    """Set a message TTL of a day, and return when it is in force."""
     rest().post(f"{url}/messageTTL?messageTTL=86400").raise_for_status()
     wait_until(lambda: rest().get(f"{url}/messageTTL?applied=true").text == "86400", "the TTL holds")
 
 
 def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, open_data_topic: OpenDataTopic) -> None:
-    """Those of the topic, and those of its namespace where the topic has none."""
+    """The policies of the topic count, and those of its namespace where the topic has none."""
     topic = f"persistent://public/default/{open_data_topic(f'{keyspace}.t').name}"
     url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
     admin = PulsarAdmin(pulsar.admin_url, PulsarOptions(service_url=pulsar.service_url))
@@ -35,7 +37,7 @@ def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, ope
     def told(*words: str) -> bool:
         try:
             found = trimming_of(admin.policy, topic, None)
-        except AdminError:  # no answer within the connector's 15 s
+        except AdminError:  # The admin service has not answered within the connector's 15 s.
             return False
         return len(found) == len(words) and all(word in each for word, each in zip(words, found, strict=True))
 
@@ -51,7 +53,8 @@ def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, ope
 def test_the_connector_sets_the_retention_and_tells_what_else_drops_records(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """When the topic's schema is registered; the metric says that a policy is left that an operator has to mend."""
+    """The retention is set when the topic's schema is registered; a metric says that an operator has to change another
+    policy."""
     line = connector_line("id int PRIMARY KEY, a int")
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}"
     _set_ttl(url)

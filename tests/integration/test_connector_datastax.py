@@ -1,4 +1,5 @@
-"""Events that DataStax's agents wrote, from their own topics with their schemas, and a cluster that moves over to ours."""
+"""Events of DataStax's agents from their own topics with their schemas, and a cluster that moves from those agents to
+ours."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
 
 @pytest.fixture
 def statements(cql: Session) -> Iterator[list[str]]:
-    """The captured statements by line, their keyspace and tables being there."""
+    """The captured statements by line; their keyspace and tables exist."""
     lines = (_VECTORS / "statements.cql").read_text().splitlines()
     for line in lines[: lines.index("use ks2;")]:
         if " ks2.sem " in line or " ks2.pkt " in line or "create keyspace" in line:
-            # An agent of ours may run beside the node, and is not to publish these changes a second time.
+            # An agent of ours may run beside the node, and must not publish these changes a second time.
             cql.execute(re.sub(r"\bcdc *= *true\b", "cdc = false", line))
     yield [re.sub(r"\b(into|update|from|truncate) (sem|pkt)\b", r"\1 ks2.\2", line) for line in lines]
     cql.execute("DROP KEYSPACE ks2")
@@ -67,7 +68,7 @@ def _wait_until_acknowledged(pulsar: PulsarServer, topic: str) -> None:
 
 
 def _folded(records: list[DataRecord]) -> dict[tuple[object, ...], Any]:
-    """The table that the records lead to: rows by key; a null without clustering values empties its partition."""
+    """The table that the records describe: rows by key; a null without clustering values deletes its partition."""
     rows: dict[tuple[object, ...], Any] = {}
     for record in records:
         key = tuple(record.key.values())
@@ -89,7 +90,8 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     open_events_writer: OpenEventsWriter,
     pulsar: PulsarServer,
 ) -> None:
-    """Captured messages first, while there is no topic of ours; then ours comes up with the first node that moves."""
+    """The connector serves the captured messages while our topic does not exist yet, and both topics once the first
+    node has moved."""
     topic = open_data_topic("ks2.sem")
     for statement in statements[statements.index("use ks2;") + 1 :]:
         if "truncate" not in statement and "pkt" not in statement:
@@ -103,7 +105,7 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
                 for row in cql.execute("SELECT a, b, c, e, d FROM ks2.sem")}  # fmt: skip
     expected = {key: row for key, row in selected.items() if key[1] is not None}
     folded = _folded(topic.records)
-    # This row lives for 3 s: it was read before its end or after, and has come to its end before SELECT or after.
+    # This row lives for 3 s: it may expire before or after it is read, and before or after SELECT.
     of_3_s = {"c": "x", "e": None, "d": None}
     assert folded.pop(("ttl", 1), of_3_s) == of_3_s == expected.pop(("ttl", 1), of_3_s)
     assert folded == expected
@@ -131,7 +133,8 @@ def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
     open_data_topic: OpenDataTopic,
     pulsar: PulsarServer,
 ) -> None:
-    """Both come without clustering values: the write time of the static cell tells, else the whole partition is told."""
+    """Both kinds of events have no clustering values: the static cell's write time identifies a static write. Without
+    it, the connector publishes a partition deletion."""
     topic = open_data_topic("ks2.sem")
     static = json.loads((_VECTORS / "statements-events.txt").read_text().splitlines()[4])
     assert static["key"] == "AnAA"  # key p, null
@@ -170,9 +173,10 @@ def test_rows_are_found_by_keys_that_a_datastax_agent_wrote_without_sign_or_cut(
     open_data_topic: OpenDataTopic,
     open_events_writer: OpenEventsWriter,
 ) -> None:
-    """Every type in a key: tinyint -5 came as 251, 123456789 ns as 123456 us; there the other connector tells a delete.
+    """Keys are found although the agent wrote tinyint -5 as 251, and 123456789 ns as 123456 us.
 
-    One source has both tables of a cluster that moves: one told by their agent still, the other one by ours.
+    With such keys DataStax's connector finds no row and publishes a deletion. One source serves both tables of a
+    cluster that moves: their agent publishes one of them, and ours the other one.
     """
     for statement in statements:
         if "into ks2.pkt" in statement:

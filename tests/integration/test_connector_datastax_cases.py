@@ -1,4 +1,5 @@
-"""The integration cases of DataStax's connector, by their names: two nodes, an agent on each, all three formats at once."""
+"""The integration cases of DataStax's connector, by their names, with two nodes, an agent on each, and all three
+formats."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ Topics = Callable[..., dict[str, DataTopic]]
 
 @pytest.fixture
 def session(two_nodes: Sandbox) -> Iterator[Session]:
-    """Writes at ALL, so that both replicas' agents tell each change; the cases' tables are there."""
+    """A session that writes at ALL, so that the agents of both replicas publish each change; the cases' tables
+    exist."""
     with cluster_of(two_nodes.node, consistency_level=ConsistencyLevel.ALL) as cluster:
         session = cluster.connect()
         for keyspace in ("cases", "batches"):
@@ -72,7 +74,7 @@ def sources(
 
 @pytest.fixture
 def topics(pulsar: PulsarServer) -> Iterator[Topics]:
-    """A table's data topics by format; open them before anything is written."""
+    """A table's data topics by format; open them before the first write."""
     opened: list[DataTopic] = []
 
     def open_topics(table: str, formats: tuple[str, ...] = _FORMATS) -> dict[str, DataTopic]:
@@ -86,7 +88,8 @@ def topics(pulsar: PulsarServer) -> Iterator[Topics]:
 
 
 def _folded(topic: DataTopic) -> dict[tuple[object, ...], Mapping[str, Any]]:
-    """What the records lead to: a null value, or in the format json an empty object, takes away its row or partition."""
+    """The rows that the records describe: a null value, or an empty object in the format json, deletes its row or
+    partition."""
     rows: dict[tuple[object, ...], Mapping[str, Any]] = {}
     for record in topic.records:
         key = tuple(record.key.values())
@@ -107,7 +110,7 @@ def _is_within(key: tuple[object, ...], scope: tuple[object, ...]) -> bool:
 def _settle(
     table: dict[str, DataTopic], expected: Mapping[tuple[object, ...], Mapping[str, object]], *key: str
 ) -> None:
-    """Wait until each format has these rows; of the format json the value holds the key's columns, too."""
+    """Wait until each format has these rows; in the format json the value also holds the key's columns."""
     for output, topic in table.items():
         rows = {each: dict(row) for each, row in expected.items()}
         if output == "json":
@@ -120,7 +123,8 @@ def _settle(
 def test_the_cases_of_datastax_in_all_three_formats_beside_two_replicas(
     session: Session, sources: dict[str, Connector], topics: Topics
 ) -> None:
-    """testSinglePk, testClusteringKey, testCompoundPk, testOnlyPk, testStaticColumn, testBatchInsert."""
+    """The statements of testSinglePk, testClusteringKey, testCompoundPk, testOnlyPk, testStaticColumn and
+    testBatchInsert give the expected rows."""
     table = {name: topics(f"cases.{name}") for name in _TABLES}
     (batch,) = topics("batches.t", ("key-value-avro",)).values()
     for statement in (
@@ -167,7 +171,7 @@ def test_the_cases_of_datastax_in_all_three_formats_beside_two_replicas(
             topic.next(timeout_s=_TIMEOUT_S)
         while ("gone", 1) in _folded(topic):
             topic.next(timeout_s=_TIMEOUT_S)
-        # A copy of the other replica may come late, and is the row as it is then.
+        # The other replica's copy of the event may come late, and then shows the row as it is at that time.
         row = {"a": "k", "b": 1} if output == "json" else {}
         assert _folded(topic)["k", 1] in ({**row, "c": "c", "d": "d"}, {**row, "c": "c", "d": "alone"})
     inserts = [f"INSERT INTO batches.t (id, a) VALUES ({n}, {n});" for n in range(_BATCH_ROWS)]

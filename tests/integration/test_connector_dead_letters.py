@@ -1,4 +1,5 @@
-"""What can never be published: set aside with its reason while everything else goes on, and sent again by a command."""
+"""Events that can never be published become dead letters with a reason while others go on, and a command sends them
+again."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _TOMBSTONES: Final = 100
 
 
 def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-letters") -> list[dict[str, object]]:
-    """What `cdc connector` prints of the test's own dead-letter topic, by key: they come in any order."""
+    """Output of `cdc connector` about the test's own dead-letter topic, sorted by key because its order is random."""
     arguments = ["connector", command, "--service-url", pulsar.service_url, "--topic", f"dead-{line.keyspace}"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -60,7 +61,8 @@ def deploy(deploy_connector: DeployConnector) -> Deploy:
 def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
     line: ConnectorLine, pulsar: PulsarServer
 ) -> None:
-    """Bytes that are no event, a key that Cassandra refuses: dead letters with reason and message id, all acknowledged."""
+    """Bytes that are no event, and an event with a key that Cassandra refuses, become dead letters with reason and
+    message id. All events are acknowledged."""
     good = [
         line.change(f"INSERT INTO {{t}} (id, a) VALUES ({i}, {i}) USING {{ts}}", int32(i), columns=("a",))
         for i in range(3)
@@ -85,7 +87,7 @@ def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
 def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
     line: ConnectorLine, pulsar: PulsarServer
 ) -> None:
-    """The registry's fault was mended, or the row: `cdc connector resend` empties the topic; what fails again comes back."""
+    """`cdc connector resend` empties the dead-letter topic; an event that fails again becomes a dead letter again."""
     refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
     line.writer.send(refused)
     wait_until(lambda: bool(_letters(pulsar, line)), "the dead letter")
@@ -100,7 +102,8 @@ def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
 def test_what_cassandra_refuses_waits_while_the_nodes_disagree_about_the_schema(
     connector_line: CreateLine, deploy: Deploy, pulsar: PulsarServer
 ) -> None:
-    """A node that is behind may be the reason; when it has caught up, what is refused still is the event's fault."""
+    """While the nodes' schemas differ, a node that is behind may cause the refusal. Once they agree, an event that is
+    still refused becomes a dead letter."""
     line = connector_line("id int PRIMARY KEY, a int")
     line.cql.execute(f"INSERT INTO system.peers (peer, schema_version) VALUES ('127.0.0.99', {uuid4()})")
     try:
@@ -121,7 +124,7 @@ def test_what_cassandra_refuses_waits_while_the_nodes_disagree_about_the_schema(
 def test_a_message_larger_than_the_broker_takes_at_once_is_set_aside_whole(
     line: ConnectorLine, pulsar: PulsarServer
 ) -> None:
-    """It came in chunks, and goes on in chunks; other letters do not wait behind it, and it can be sent again."""
+    """A message in chunks becomes a dead letter in chunks; others do not wait for it, and it can be sent again."""
     junk = random.Random(5).randbytes(6 * 1024 * 1024)
     refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
     line.writer.send_in_chunks(junk)
@@ -138,7 +141,7 @@ def test_a_message_larger_than_the_broker_takes_at_once_is_set_aside_whole(
 def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
     line: ConnectorLine, pulsar: PulsarServer
 ) -> None:
-    """Who comes second waits, then is told; the connector's first letter does not wait for a reader."""
+    """A second reader waits, then gets an error; the connector's first dead letter does not wait for a reader."""
     topic = f"dead-{line.keyspace}"
     refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
     arguments = ["connector", "dead-letters", "--service-url", pulsar.service_url, "--topic", topic]
@@ -157,13 +160,14 @@ def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
 def test_a_record_larger_than_the_broker_takes_is_set_aside_on_a_quiet_table(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Nothing else of the table shows that its topic is sound; the reason tells the size, and the row is there later."""
+    """No other event shows that the topic works, but the record becomes a dead letter whose reason gives its size. A
+    resend publishes the row once it is smaller."""
     blobs = [f"b{number}" for number in range(12)]
     line = connector_line(f"id int PRIMARY KEY, {', '.join(f'{each} blob' for each in blobs)}")
     options = {"deadLetter__topic": f"dead-{line.keyspace}", "deadLetter__maxAttempts": 2}
     deploy_connector(line.keyspace, "t", **options)
-    noise = random.Random(5)  # Pulsar compresses
-    for name in blobs:  # together more than 5 MiB, and no single write is larger than Cassandra takes here
+    noise = random.Random(5)  # Random bytes, because Pulsar compresses.
+    for name in blobs:  # Together more than 5 MiB; each write is smaller than Cassandra's limit here.
         update = line.cql.prepare(f"UPDATE {line.keyspace}.t USING TIMESTAMP 5 SET {name} = ? WHERE id = 1")
         line.cql.execute(update, [noise.randbytes(460_000)])
     large = line.writer.event(int32(1), writetime_us=5, columns=blobs)
@@ -185,7 +189,8 @@ def test_a_record_larger_than_the_broker_takes_is_set_aside_on_a_quiet_table(
 def test_a_partition_that_cannot_be_read_is_set_aside_while_others_are_read(
     connector_line: CreateLine, deploy: Deploy, pulsar: PulsarServer, sandbox: Sandbox
 ) -> None:
-    """Its static row lies behind more tombstones than a read may meet; all events that wait for it go with the first one."""
+    """A static row is behind more tombstones than a read may meet. All events that wait for it become dead letters with
+    the first one."""
     line = connector_line("p int, c int, s int STATIC, v int, PRIMARY KEY (p, c)")
     for c in range(2 * _TOMBSTONES):
         line.run(f"DELETE FROM {{t}} USING {{ts}} WHERE p = 1 AND c = {c}")
@@ -234,7 +239,7 @@ def test_a_partition_that_cannot_be_read_is_set_aside_while_others_are_read(
 
 
 def _tombstone_threshold(sandbox: Sandbox, rows: int) -> int:
-    """Sets how many tombstones a read may meet; gives how many it was before."""
+    """Set how many tombstones a read may meet, and return the number that was set before."""
     about = {"mbean": "org.apache.cassandra.db:type=StorageService", "attribute": "TombstoneFailureThreshold"}
     before = sandbox.node._ask({"type": "read", **about})
     sandbox.node._ask({"type": "write", "value": rows, **about})

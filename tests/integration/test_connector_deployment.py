@@ -1,4 +1,5 @@
-"""The connector as an operator meets it: `pulsar-admin`, wrong options, things that come later, a kill at any moment."""
+"""The connector as an operator uses it: `pulsar-admin`, wrong options, tables and topics that come later, kills at any
+moment."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from tests.servers.local_run import LocalRun
 from tests.topics.connector_line import ConnectorLine, int32
 
 _JAVA = Path(__file__).parent.parent / "java" / "AutoConsume.java"
-# `localrun` starts two JVMs and unpacks the archive; on a busy machine that is not fast.
+# `localrun` starts two JVMs and unpacks the archive, which is slow on a busy machine.
 _START_S = 240
 
 
 @pytest.fixture
 def by_admin(sandbox: Sandbox) -> Iterator[str]:
-    """The name of a source that the test creates by `pulsar-admin`, which deletes it, too."""
+    """The name of a source that the test creates with `pulsar-admin`; it is deleted afterwards."""
     yield "by-admin"
     pulsar_admin(sandbox.pulsar, "sources", "delete", "--name", "by-admin")
 
@@ -48,7 +49,8 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     sandbox: Sandbox,
     by_admin: str,
 ) -> None:
-    """`sources create` and `update` with all that a DataStax connector takes, and AUTO_CONSUME on the other side."""
+    """`sources create` and `update` take all options of a DataStax connector, and a Java consumer with AUTO_CONSUME
+    reads the records."""
     line = connector_line("pk int, ck text, v text, n bigint, PRIMARY KEY (pk, ck)")
     topic = data_topic_name(line.keyspace, "t")
     options = connector_options(cassandra_node, line.keyspace, "t") | _datastax_options(line.keyspace)
@@ -70,7 +72,7 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
         json.dumps(options | {"columns": "n"}),
     )  # fmt: skip
     line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
-    # The old instance may still have taken it; the new one serves whatever comes behind.
+    # The old instance may still have taken this event; the new one serves the events after it.
     while line.topic.next()[0].value != {"n": 8}:
         line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
 
@@ -103,7 +105,7 @@ def _datastax_options(keyspace: str) -> dict[str, object]:
 
 
 def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:
-    """The source's status shows a line that names each option and what to do."""
+    """The source's status shows a line that names each wrong option and says what to do."""
     connector = deploy_connector(
         "ks", "t", port="many", outputFormat="xml", evnts={"topic": "x"}, loadBalancing={"localDc": ""},
         settings={"secrets": {"auth.pasword": "hunter2"}},
@@ -132,7 +134,7 @@ def test_what_cannot_work_is_said_in_one_line(
     deploy_connector: DeployConnector, cql: Session, keyspace: str,
     options: dict[str, object], settings: dict[str, object], message: str,
 ) -> None:  # fmt: skip
-    """It names the option or the thing, and says what to do."""
+    """The line names the option or the resource that is wrong, and says what to do."""
     cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
     connector = deploy_connector(keyspace, "t", settings=settings, **options)
     assert message in connector.wait_for_error()
@@ -145,9 +147,9 @@ def test_table_and_events_topic_may_come_later(
     open_events_writer: OpenEventsWriter,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """Start order does not matter, and the connector never creates an events topic of the wrong kind by itself.
+    """Start order does not matter, and the connector never creates an events topic of the wrong kind.
 
-    Without the option `python` the worker's `python3` runs what the archive brings along.
+    Without the option `python`, the worker's `python3` runs the code in the archive.
     """
     topic = open_data_topic(f"{keyspace}.t")
     connector = deploy_connector(keyspace, "t", python=None)
@@ -164,7 +166,8 @@ def test_table_and_events_topic_may_come_later(
 def test_a_restarted_connector_goes_on_where_it_was(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """`sources restart` in order: what was published is not published again, what waited meanwhile is."""
+    """After `sources restart`, published events are not published again, and events that were sent meanwhile are
+    published."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t")
     line.writer.send(*_rows(line, 0, 200))
@@ -180,7 +183,8 @@ def test_a_restarted_connector_goes_on_where_it_was(
 def test_a_record_that_the_data_topic_refuses_is_tried_until_it_is_taken(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """An incompatible schema in the registry: the event stays unacknowledged, and nothing is lost when it is gone."""
+    """While the registry has an incompatible schema, the event stays unacknowledged; it is published once the topic's
+    strategy allows it."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t", query__maxBackoffInSec=1)
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
@@ -209,7 +213,7 @@ def _post_schema(url: str, document: dict[str, object], properties: dict[str, st
 def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
     connector_line: CreateLine, local_run: LocalRun, pulsar: PulsarServer
 ) -> None:
-    """kill -9 of the Python process, then of Java, while a backlog is drained: every key arrives in its latest state."""
+    """kill -9 of the Python process and of Java while a backlog is read: every key arrives in its latest state."""
     line = connector_line("id int PRIMARY KEY, a int")
     for first in range(0, 8_000, 1000):
         line.writer.send(*_rows(line, first, 1000), partition=first // 1000 % 2)
@@ -230,7 +234,7 @@ def test_nothing_is_lost_when_the_child_and_the_host_are_killed_in_mid_stream(
 
 
 def _rows(line: ConnectorLine, first: int, count: int) -> list[MutationEvent]:
-    """Rows and their events."""
+    """Write rows, and return their events."""
     numbers = range(first, first + count)
     for start in range(first, first + count, 200):
         inserts = [

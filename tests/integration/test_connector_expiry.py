@@ -1,4 +1,5 @@
-"""What expires by its TTL is published when it goes: CQL in, through the real agent, and the data topic's records out."""
+"""Rows and columns that expire by a TTL are published when they expire: CQL in, through the real agent, and records
+out."""
 
 from __future__ import annotations
 
@@ -41,10 +42,10 @@ def of_expiry(topic: DataTopic) -> list[DataRecord]:
 
 
 def ttls_s(started_s: float) -> tuple[int, int]:
-    """The TTL of the test's rows, and how much later a few go, where a source starts in so many seconds.
+    """TTL of the test's rows, and how much later a few of them expire, for a source that starts in `started_s` seconds.
 
-    All rows are read, and a restart begins, before the first one goes. The restart is over before what goes later does.
-    Any process may stand still for 20 s meanwhile.
+    All rows are read, and a restart begins, before the first row expires. The restart is over before the later ones
+    expire. Each process may pause for 20 s meanwhile.
     """
     return max(25, round(20 + started_s)), max(20, round(2 * started_s))
 
@@ -63,9 +64,10 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
     pulsar: PulsarServer,
     line_yaml: Path,
 ) -> None:
-    """A row, a column, a static column, elements of a set, a row of keys only, two columns one after the other.
+    """Rows, columns, static columns, set elements and rows of keys only are published when they expire.
 
-    Of three rows that have lost their values, the row marker decides whether they stay.
+    Three rows lose their values, and their row markers decide whether they remain. A row that was written again does
+    not expire.
     """
     table = f"{keyspace}.t"
     topic = open_data_topic(table)
@@ -108,7 +110,8 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
         return {*((pk, 0) for pk in range(1, 12)), (8, 1)} <= last_of(topic).keys()
 
     wait_until(is_read, "a record of each row")
-    # An event is acknowledged when its expiry is stored. One that is read after the restart may find its row gone.
+    # An event is acknowledged once its expiry is stored. An event that is read after the restart may find its row
+    # expired.
     wait_until_acknowledged(events, pulsar.admin_url)
     connector.restart()
 
@@ -143,7 +146,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
     steps = [record.value for record in by_expiry if record.key["pk"] == 5]
     assert steps[0] == {"v": None, "w": "goes later", "tags": None, "st": None} and steps[-1] is None
     left = waiting(pulsar, expiries)
-    # An event that was not acknowledged before the restart is stored twice.
+    # The expiry of an event that was not acknowledged before the restart is stored twice.
     assert 1 <= left.keys <= 2 and left.until_s > written_at + _TEN_YEARS_S - 60
     expect_in_status(line_yaml, table, Level.OK, "wait for their second (`cdc connector expiries")
     connector.delete()
@@ -151,7 +154,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
 
 
 def expect_in_status(line_yaml: Path, table: str, level: Level, text: str) -> None:
-    """The status screen shows what waits, and does not take the expiry topic for a table's."""
+    """Check the status screen: it shows the expiries that wait, and does not list the expiry topic as a table."""
     sections: dict[str, list[Finding]] = {}
 
     def is_shown() -> bool:
@@ -170,7 +173,7 @@ def test_a_broker_that_does_not_delay_is_told_at_the_start(
     open_events_writer: OpenEventsWriter,
     pulsar: PulsarServer,
 ) -> None:
-    """The namespace's policy turns it off: one line says so, and what to do."""
+    """The namespace's policy turns off delayed delivery: one line says so, and what to do."""
     namespaces = f"{pulsar.admin_url}/admin/v2/namespaces/public"
     rest().put(f"{namespaces}/undelayed", json={})
     policy = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
@@ -197,7 +200,7 @@ class Keeper:
         self.expiries.follow(self.topic)
 
     def store(self, due: DueRow) -> None:
-        """Return when the broker has it."""
+        """Store a row's expiry; return when the broker has it."""
         assert not self.expiries.due_rows.is_known(_TABLE_ID, due)
         content = MutationEvents(
             node_id=UUID(int=2), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=1), key_schema='"bytes"', events=()
@@ -228,7 +231,7 @@ def keeper(pulsar: PulsarServer, request: pytest.FixtureRequest) -> Iterator[Kee
 def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
     keeper: Keeper, pulsar: PulsarServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a backfill reads is stored once more, and not taken for what waits already."""
+    """A backfill stores the expiry again, and does not take it for one that waits already."""
     monkeypatch.setattr("source_connector.events.expiry_topics._SEARCH_S", 0.2)
     due = due_in(1)
     keeper.store(due)
@@ -244,7 +247,8 @@ def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
 def test_a_key_that_is_due_in_twenty_years_is_stored_anew_until_then(
     keeper: Keeper, pulsar: PulsarServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As often as a ledger is to be free of it, here every other second. The events topic gets nothing."""
+    """The key is stored again and again, so that old ledgers can be deleted: here every other second. The events topic
+    gets nothing."""
     monkeypatch.setattr("source_connector.events.expiry_topics._LONGEST_DELAY_S", 2)
     due = due_in(20)
     keeper.store(due)

@@ -1,4 +1,4 @@
-"""A sink that nobody here wrote reads the data topic: Pulsar's own JDBC sink, into SQLite."""
+"""Pulsar's own JDBC sink, with SQLite, reads the data topic: a sink that was not written for this project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFINITION = (
 
 @pytest.fixture
 def sink(pulsar: PulsarServer, keyspace: str, tmp_path: Path) -> Iterator[Rows]:
-    """The sink for table `t`; its own table's rows, in order."""
+    """The sink for table `t`; a function that returns the rows of the sink's table, in order."""
     with jdbc_sink(pulsar, data_topic_name(keyspace, "t"), _SINK, ("pk", "ck"), tmp_path) as rows:
         yield rows
 
@@ -40,10 +40,10 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     keyspace: str,
     pulsar: PulsarServer,
 ) -> None:
-    """Inserts, updates, a column's delete, rows deleted by null values and one that is written again.
+    """The sink applies inserts, updates, column deletions, row deletions by null values, and rows written again.
 
-    Rows that a marker, a TTL or a truncation takes stay in the sink: it knows no such rules. `rows-` is the topic for it
-    (test_spark_publish_sink).
+    Rows that a marker, a TTL or a truncation deletes stay in the sink, which does not know these rules. The topic
+    `rows-` is meant for such sinks (test_spark_publish_sink).
     """
     line = connector_line(_DEFINITION)
     deploy_connector(keyspace, "t")
@@ -92,7 +92,7 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     expected = selected()
     assert len(expected) == 33
     wait_until(lambda: sink() == expected, "the sink's table equal to SELECT")
-    # An event whose row is read behind the deletions below would take that row from the sink.
+    # If an event's row were read only after the deletions below, its null value would delete the row from the sink.
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
     expired = {(0, "c48"), (0, "c52")}
@@ -101,7 +101,7 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     wait_until(lambda: expired <= {each[:2] for each in sink()}, "the rows with a TTL in the sink")
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     for number in (48, 52):
-        line.run(inserting(number, "TTL 1 AND {ts}"))  # they go, and no event tells
+        line.run(inserting(number, "TTL 1 AND {ts}"))
     taken = {(each[0], each[1]) for each in expected if each[0] == 1 or (each[0] == 0 and "c1" <= str(each[1]) < "c3")}
     bounds = RangeBounds(start=(b"c1",), start_inclusive=True, end=(b"c3",), end_inclusive=False)
     line.writer.send(

@@ -1,4 +1,5 @@
-"""Columns that leave Cassandra hashed, masked, cut or not at all: real Cassandra, real Pulsar, and Spark that compares."""
+"""Columns that leave Cassandra hashed, masked, cut or not at all: real Cassandra and Pulsar, and a comparison in
+Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def is_hidden_in(topic: DataTopic) -> bool:
 def test_hidden_values_leave_in_no_format_and_in_no_kind_of_record(
     connector_line: CreateLine, deploy_connector: DeployConnector, open_data_topic: OpenDataTopic, pulsar: PulsarServer
 ) -> None:
-    """A row, a static row, a row deletion, a range deletion with its bounds and survivors, a partition deletion."""
+    """Hidden values are in no record: a row, a static row, a row deletion, a range deletion with bounds and survivors,
+    a partition deletion."""
     line = connector_line(
         "who text, at int, ssn int, secret text, note text, gone text, st text static, PRIMARY KEY (who, at)"
     )
@@ -120,7 +122,7 @@ def test_hidden_values_leave_in_no_format_and_in_no_kind_of_record(
 def test_every_reason_why_columns_cannot_be_hidden_is_in_the_sources_status(
     connector_line: CreateLine, deploy_connector: DeployConnector
 ) -> None:
-    """What a table must have for it, as Cassandra has the table; nothing is published meanwhile."""
+    """The status names each option that does not fit the table's columns in Cassandra."""
     line = connector_line("who text, at int, v int, PRIMARY KEY (who, at)")
     table = f"{line.keyspace}.t"
     connector = deploy_connector(
@@ -149,7 +151,8 @@ def test_verify_compares_hashes_with_hashes_and_sends_clear_keys_to_be_hashed(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """Backfilled rows are equal; a planted difference is found and repaired; the key of an extra row cannot be known."""
+    """Backfilled rows are equal; a planted difference is found and repaired; an extra row cannot be repaired, because
+    only its key's hash is known."""
     table = f"{keyspace}.people"
     cql.execute(
         f"CREATE TABLE {table} (who text, at int, ssn int, secret set<text>, note text, gone text, st text static,"

@@ -1,4 +1,4 @@
-"""Rows of several MiB: what the connector asks for at once fits into its memory."""
+"""Rows of several MiB: the rows that the connector reads at the same time fit into its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.processes import connectors_below
 from tests.topics.connector_line import int32
 
 _ROWS: Final = 40
-# A row of 4.1 MB, written a column at a time: no single write is larger than Cassandra takes here, no record than the broker.
+# A row of 4.1 MB, written a column at a time: each write fits Cassandra's limit, and the record fits the broker's.
 _COLUMNS: Final = tuple(f"b{number}" for number in range(9))
 _COLUMN_BYTES: Final = 460_000
 _MOST_BYTES: Final = 400_000_000
@@ -25,9 +25,10 @@ _MOST_BYTES: Final = 400_000_000
 def test_rows_of_four_mib_are_read_within_400_mb(
     connector_line: CreateLine, deploy_connector: DeployConnector, sandbox: Sandbox
 ) -> None:
-    """All of them wait when the connector starts, which knows nothing of their size; then they are in a deletion's scope."""
+    """All events wait when the connector starts, before it knows the size of the rows; then a deletion makes it read
+    the rows again."""
     line = connector_line(f"p int, id int, {', '.join(f'{each} blob' for each in _COLUMNS)}, PRIMARY KEY (p, id)")
-    noise = random.Random(5).randbytes(_COLUMN_BYTES)  # Pulsar compresses
+    noise = random.Random(5).randbytes(_COLUMN_BYTES)  # Random bytes, because Pulsar compresses.
     for name in _COLUMNS:
         update = line.cql.prepare(f"UPDATE {line.keyspace}.t USING TIMESTAMP 5 SET {name} = ? WHERE p = 1 AND id = ?")
         execute_concurrent_with_args(line.cql, update, [(noise, key) for key in range(_ROWS)], concurrency=8)
@@ -47,7 +48,7 @@ def test_rows_of_four_mib_are_read_within_400_mb(
 
 
 def _most_memory(pid: int) -> int:
-    """Bytes that the process had in memory at most."""
+    """The peak memory of the process, in bytes."""
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

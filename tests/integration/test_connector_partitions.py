@@ -1,4 +1,4 @@
-"""A data topic that is given more partitions while the connector writes to it."""
+"""A data topic gets more partitions while the connector writes to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.topics.metric_names import pulsar_metrics_named, source_metrics_named
 def test_more_partitions_are_noticed_and_told(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer, keyspace: str
 ) -> None:
-    """Each table's topic by itself, within seconds; the records go on."""
+    """The connector reports the new partitions within seconds, and records continue."""
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{data_topic_name(keyspace, 't')}/partitions"
     json = {"content-type": "application/json"}
     rest().put(url, content="2", headers=json, timeout=30).raise_for_status()
@@ -38,11 +38,12 @@ def test_more_partitions_are_noticed_and_told(
 
 
 def _are_named_metrics_there(pulsar: PulsarServer, source: str) -> bool:
-    """All that dashboard and alarms name is on Pulsar's page, once a source has published a record."""
+    """Return whether Pulsar's page has all metrics that the dashboard and the alarms name, once a source has published
+    a record."""
     page = rest().get(f"{pulsar.admin_url}/metrics/", follow_redirects=True).raise_for_status().text
     own = [line for line in page.splitlines() if f'/{source}"' in line and "user_metric__sum{" in line]
     told = {name for line in own for name in re.findall(r'metric="(\w+)"', line)}
     missing = pulsar_metrics_named() - set(re.findall(r"^(pulsar_\w+)\{", page, re.MULTILINE))
     missing |= source_metrics_named() - told
-    print("missing:", missing)  # for a test that failed
+    print("missing:", missing)  # Shown when the test fails.
     return not missing

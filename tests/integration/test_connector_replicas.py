@@ -1,4 +1,4 @@
-"""Two nodes, one of which lags behind: what is published is never older than its event."""
+"""One of two nodes lags behind: a published row is never older than its event."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STORAGE_PROXY = "org.apache.cassandra.db:type=StorageProxy"
 
 
 class Lagging:
-    """Table `t`: rows whose first replica has 'old', while the other one has 'new'."""
+    """Table `t`, whose rows are 'old' on the first replica and 'new' on the other one."""
 
     def __init__(
         self, session: Session, keyspace: str, writer: EventsWriter, nodes: Sandbox, pulsar: PulsarServer
@@ -62,7 +62,7 @@ class Lagging:
             self._write(f"INSERT INTO {keyspace}.t (id, v, w, s, x) VALUES {row} USING TIMESTAMP 5", "ALL")
 
     def fall_behind(self) -> None:
-        """One node misses the new state. Its messages expire while it stands still."""
+        """Write the new state to one node only: the other one is suspended until the messages to it have expired."""
         self.suspend()
         try:
             self._write_new()
@@ -80,11 +80,11 @@ class Lagging:
         self._write(f"INSERT INTO {keyspace}.t (id) VALUES ({self.new_key}) USING TIMESTAMP 9", "ONE")
 
     def suspend(self, node: CassandraNode | None = None) -> None:
-        """The node answers nothing; by default the one that is behind."""
+        """Suspend a node, by default the one that is behind, so that it answers nothing."""
         self._signal(node or self.behind, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Both go on; returns when they serve reads."""
+        """Resume both nodes, and return when they serve reads."""
         self._signal(self.behind, signal.SIGCONT)
         self._signal(self.contact, signal.SIGCONT)
         select = f"SELECT v FROM {self.keyspace}.t WHERE id = {self.keys[0]}"
@@ -104,14 +104,15 @@ class Lagging:
         os.kill(node.pid, number)
 
     def send(self, keys: Sequence[int], *columns: str, is_live: bool = True) -> None:
-        """Events of the new state that name the node that is behind: it is asked first."""
+        """Send events of the new state that name the node that is behind, so that the connector asks this node
+        first."""
         events = [self._event(key, columns, is_live=is_live) for key in keys]
         self._writer.send(*events, node=self._node)
 
     def records(self, topic: DataTopic) -> list[DataRecord]:
-        """The records of all events, as soon as the connector is done with them.
+        """The records of all events, once the connector is done with them.
 
-        It looks once more at a row whose record took long. That may have been read from other replicas by then.
+        The connector reads a row again when its record took long, and may then read it from other replicas.
         """
         wait_until_acknowledged(self._writer.topic, self._pulsar.admin_url)
         return topic.take_all()
@@ -120,7 +121,7 @@ class Lagging:
         return self._writer.event(int32(key), writetime_us=9, columns=columns, is_live=is_live)
 
     def _write(self, statement: str, consistency: str) -> None:
-        """Write again after a timeout. The statement has a timestamp, so this changes nothing."""
+        """Write, and write again after a timeout. The statement has a timestamp, so a second write changes nothing."""
 
         def is_written() -> bool:
             try:
@@ -138,7 +139,7 @@ class Lagging:
 
 @pytest.fixture(scope="module")
 def session(two_nodes: Sandbox) -> Iterator[Session]:
-    """A session with the cluster of two nodes, by the first one, which stores no hints for the other."""
+    """A session with the cluster of two nodes through the first one, which stores no hints for the other."""
     first = two_nodes.node
     hints = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "HintedHandoffEnabled"}
     first._ask({**hints, "value": False})
@@ -149,9 +150,9 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
 
 @contextmanager
 def _short_write_timeout(nodes: Sequence[CassandraNode]) -> Iterator[None]:
-    """On both: the one that lags behind judges by its own timeout, too, whether a write came too late."""
+    """Set a short write timeout on both nodes: the node that lags behind applies its own timeout to a late write."""
     timeout = {"type": "write", "mbean": _STORAGE_PROXY, "attribute": "WriteRpcTimeout"}
-    # Jolokia answers a write with the value before.
+    # Jolokia answers a write with the previous value.
     before = [node._ask({**timeout, "value": _WRITE_TIMEOUT_MS}) for node in nodes]
     try:
         yield
@@ -175,7 +176,7 @@ def lagging(session: Session, pulsar: PulsarServer, two_nodes: Sandbox) -> Itera
     )
     writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, keyspace, "t")
     made = Lagging(session, keyspace, writer, two_nodes, pulsar)
-    # Not before: the 30 s of the tests' nodes are for writes that all replicas must answer.
+    # Only now: the rows before need the 30 s of the tests' nodes, because all replicas must answer these writes.
     with _short_write_timeout(two_nodes.nodes):
         made.fall_behind()
         yield made
@@ -186,7 +187,7 @@ def lagging(session: Session, pulsar: PulsarServer, two_nodes: Sandbox) -> Itera
 def deploy(
     connector_archive: Path, two_nodes: Sandbox, pulsar: PulsarServer, lagging: Lagging
 ) -> Iterator[DeployOnTwo]:
-    """A connector for the lagging table; its first level is LOCAL_ONE."""
+    """Create a connector for the lagging table, whose first consistency level is LOCAL_ONE."""
     deployed: list[Connector] = []
 
     def create(**options: object) -> Connector:
@@ -212,7 +213,7 @@ def _last(records: Sequence[DataRecord], column: str) -> dict[int, object]:
 
 
 class Checked:
-    """A connector that proves its reads, and its records."""
+    """A connector that proves its reads, and the records that it publishes."""
 
     def __init__(self, lagging: Lagging, connector: Connector, topic: DataTopic) -> None:
         self._lagging = lagging
@@ -223,9 +224,10 @@ class Checked:
     def expect(
         self, keys: Sequence[int], shown: str, value: object, *, columns: Sequence[str], is_live: bool = True
     ) -> None:
-        """Events of these columns lead to this value.
+        """Send events of these columns until the records show this value.
 
-        A node that does not answer in time is left out, and what comes then may be older: as many reads are counted.
+        The connector leaves out a node that does not answer in time, and may then publish an older row. Each such read
+        must be counted as a fallback.
         """
         expected = dict.fromkeys(keys, value)
 
@@ -246,12 +248,12 @@ class Checked:
 def test_what_a_replica_does_not_have_yet_is_read_from_the_others(
     lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
 ) -> None:
-    """Without the check old rows are published; with it none is, whether write times prove the change or cannot."""
+    """Old rows are published without the check, and none with it, whether or not write times can prove the change."""
     topic = open_data_topic(f"{lagging.keyspace}.t")
     unchecked = deploy(query__proveReads=False)
 
     def is_old_row_published() -> bool:
-        # Who answers is Cassandra's choice: a node that stood still is asked again only after a while.
+        # Cassandra chooses the replica that answers: after a pause, a node is asked again only after a while.
         lagging.send(lagging.keys, "v")
         return "old" in [_value(record, "v") for record in lagging.records(topic)]
 
@@ -259,13 +261,14 @@ def test_what_a_replica_does_not_have_yet_is_read_from_the_others(
     unchecked.delete()
     checked = Checked(lagging, deploy(), topic)
     checked.expect(lagging.keys[:10], "v", "new", columns=["v"])
-    checked.expect(lagging.keys[10:], "w", None, columns=["w"], is_live=False)  # a deleted column proves nothing
+    checked.expect(lagging.keys[10:], "w", None, columns=["w"], is_live=False)  # A deleted column proves nothing.
 
 
 def test_what_no_write_time_proves_is_read_from_all_replicas_and_published(
     lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
 ) -> None:
-    """A row of nothing but its key, an element of a collection, a column whose TTL is over, one that is not selected."""
+    """No write time proves a row of only its key, a collection's element, a column whose TTL is over, or a column that
+    is not selected."""
     topic = open_data_topic(f"{lagging.keyspace}.t")
     everything = deploy()
     checked = Checked(lagging, everything, topic)
@@ -280,9 +283,9 @@ def test_what_no_write_time_proves_is_read_from_all_replicas_and_published(
 def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silently(
     lagging: Lagging, deploy: DeployOnTwo, open_data_topic: OpenDataTopic
 ) -> None:
-    """SIGSTOP of one node: what needs it is read at the fallback level, counted, and suppresses no later copy.
+    """While a node is suspended, its reads are done and counted at the fallback level, and suppress no later copy.
 
-    Then of the other one, by which the connector came in: no instance ends.
+    Then the connector's contact point is suspended: no instance of the connector ends.
     """
     topic = open_data_topic(f"{lagging.keyspace}.t")
     connector = deploy(query__maxBackoffInSec=2, queryExecutionTimeout=3)
@@ -298,7 +301,7 @@ def test_a_replica_that_stands_still_holds_up_nothing_for_ever_and_never_silentl
         lagging.resume()
 
     def is_read_at_the_higher_level() -> bool:
-        # It is left out for some seconds more.
+        # The node is left out for some seconds more.
         lagging.send([second], "w", is_live=False)
         shown = _last(lagging.records(topic), "w")[second]
         assert shown != "no row"

@@ -1,4 +1,5 @@
-"""What the connector publishes for each kind of event: real Cassandra, real Pulsar, the archive deployed as a source."""
+"""The records that the connector publishes for each kind of event: real Cassandra and Pulsar, the archive deployed as a
+source."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.topics.events_topic import wait_until
 def test_a_row_is_published_as_it_is_now_and_a_missing_row_as_null(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Key and value are Avro by the registered schemas, the properties tell the change; then the event is acknowledged."""
+    """Key and value are Avro by the registered schemas, the properties describe the change, and the event is
+    acknowledged."""
     line = connector_line("id int PRIMARY KEY, name text, tags set<text>")
     deploy_connector(line.keyspace, "t")
     insert = "INSERT INTO {t} (id, name, tags) VALUES (1, 'one', {'x'}) USING {ts}"
@@ -39,7 +41,8 @@ def test_a_row_is_published_as_it_is_now_and_a_missing_row_as_null(
 def test_deletions_of_many_rows_are_a_marker_followed_by_the_rows_that_are_left(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """A partition deletion and a range deletion: marker first, survivors behind it, statics in every row."""
+    """For a partition deletion and a range deletion, the marker comes first, then the remaining rows, each with its
+    static columns."""
     line = connector_line("pk int, ck int, v text, st text static, PRIMARY KEY (pk, ck)")
     deploy_connector(line.keyspace, "t")
     for clustering in range(6):
@@ -80,7 +83,8 @@ def test_deletions_of_many_rows_are_a_marker_followed_by_the_rows_that_are_left(
 def test_an_event_that_is_here_before_its_write_is_to_be_read_waits_for_it(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Cassandra has a change in its commit log before it shows it: no row of before the change is published for it."""
+    """Cassandra writes a change to its commit log before reads show it: the connector waits and does not publish the
+    row from before the change."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
 
@@ -88,7 +92,7 @@ def test_an_event_that_is_here_before_its_write_is_to_be_read_waits_for_it(
         wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
         return [(record.key["id"], record.value) for record in line.topic.take_all()]
 
-    # Two seconds after a change the connector waits for it no longer: who wrote it too late takes other keys.
+    # The connector waits only until two seconds after a change: if the write was too late, the test tries other keys.
     for new, old in ((number, number + 1) for number in range(1, 21, 2)):
         insert = f"INSERT INTO {{t}} (id, a) VALUES ({old}, 2) USING {{ts}}"
         line.writer.send(line.change(insert, int32(old), columns=("a",)))
@@ -110,7 +114,8 @@ def test_an_event_that_is_here_before_its_write_is_to_be_read_waits_for_it(
 def test_a_row_tells_by_cassandras_own_ttls_when_it_goes(
     connector_line: CreateLine, deploy_connector: DeployConnector
 ) -> None:
-    """Whatever the events say: a row of before CDC stays when one column goes, and a row that was asked for goes."""
+    """The properties follow Cassandra's TTLs, not the events: a row from before CDC remains when one column expires,
+    and a backfilled row with a TTL expires."""
     line = connector_line("id int PRIMARY KEY, a int, b int, m map<int, int>")
     deploy_connector(line.keyspace, "t")
     line.run("INSERT INTO {t} (id, a, b) VALUES (1, 1, 1) USING {ts}")
@@ -126,7 +131,7 @@ def test_a_row_tells_by_cassandras_own_ttls_when_it_goes(
     line.writer.send(two._replace(expiry_time_s=end_s, marker_expiry_s=NO_MARKER))
     line.writer.send(*asked, segment_id=SNAPSHOT_SEGMENT_ID)
     told: dict[int, Mapping[str, str]] = {}
-    while len(told) < 5:  # a record that took long may be followed by another one, whose TTLs end a second later
+    while len(told) < 5:  # A record that took long may be followed by another one, whose TTLs end a second later.
         (record,) = line.topic.next()
         told[record.key["id"]] = record.properties
     assert {id: set(json.loads(each["columns_expire_at"])) for id, each in told.items()} == {  # noqa: A001
@@ -141,7 +146,7 @@ def test_a_row_tells_by_cassandras_own_ttls_when_it_goes(
 def test_a_partition_of_several_pages_is_published_again_completely(
     connector_line: CreateLine, deploy_connector: DeployConnector
 ) -> None:
-    """Survivors come page by page: 1,200 rows behind the marker, none missing, none twice."""
+    """The remaining rows come page by page: 1,200 rows after the marker, each once."""
     line = connector_line("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
     deploy_connector(line.keyspace, "t")
     for first in range(0, 1200, 200):
@@ -157,7 +162,8 @@ def test_a_partition_of_several_pages_is_published_again_completely(
 def test_a_column_that_is_added_is_a_new_version_of_the_schema_in_mid_stream(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """The first event that names the column brings it; earlier records stay readable by their own version."""
+    """The first event that names the column brings the new version; earlier records stay readable by their own
+    version."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
@@ -183,7 +189,7 @@ def test_a_column_that_is_added_is_a_new_version_of_the_schema_in_mid_stream(
 def test_a_user_type_that_grows_is_followed(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """A new field appears in the value, though no event can name it."""
+    """A new field appears in the value, although events cannot name fields."""
     line = connector_line("id int PRIMARY KEY, n int")
     line.run(f"CREATE TYPE {line.keyspace}.pair (a int)")
     line.run("ALTER TABLE {t} ADD p frozen<pair>")
@@ -200,7 +206,8 @@ def test_a_user_type_that_grows_is_followed(
 def test_another_replicas_copy_of_a_proven_change_is_dropped(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Whether it comes later, or while the first copy is still being worked on; in the end all are acknowledged."""
+    """The copy is dropped when it comes later and when the first copy is still in progress; all events are
+    acknowledged."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
     events = [
@@ -219,7 +226,7 @@ def test_another_replicas_copy_of_a_proven_change_is_dropped(
 def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """The read of the first copy found nothing of the change: its digest must not hold the second one back."""
+    """The read of the first copy did not show the change, so its digest must not suppress the second copy."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
     event = line.writer.event(int32(1), writetime_us=5, columns=("a",))
@@ -229,7 +236,7 @@ def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
     line.run("INSERT INTO {t} (id, a) VALUES (1, 8) USING TIMESTAMP 5")
     line.writer.send(event, node=unknown_node)
     assert line.topic.next()[0].value == {"a": 8}
-    line.writer.send(event, node=unknown_node)  # this read proved it
+    line.writer.send(event, node=unknown_node)  # The read of the second copy proved the change.
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     line.topic.expect_silence()
 
@@ -237,9 +244,9 @@ def test_a_copy_is_published_when_the_first_one_could_not_be_proven(
 def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_published(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Old events are never read by the new table's key; new events wait until the new table is seen.
+    """The new table's key is never used for old events; new events wait until the connector sees the new table.
 
-    A table that comes back `WITH ID` of before is a successor, too: its generation is the later one.
+    A table that is created again `WITH ID` of an earlier one is a new table, too: its generation is later.
     """
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
@@ -255,7 +262,8 @@ def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_p
     line.writer.send(new)
     line.writer.send(line.writer.event(int32(2), writetime_us=3, columns=("a",)), table_id=old_id)
     (second,) = line.topic.next()
-    # Else the dropped table's event may be met when its id is that of the latest table, and rightly becomes a record.
+    # Otherwise the connector may read the dropped table's event when that id is the latest table's again, and then
+    # publishes a record.
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     assert first.properties["table_id"] == str(old_id)
     assert (second.properties["table_id"], second.value) == (str(line.writer.table.table_id), {"a": None, "b": "b"})
@@ -274,7 +282,7 @@ def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_p
 def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_connector: DeployConnector) -> None:
     """The last record of each key is its latest state, and write times and values of a key never go back.
 
-    A record that took long is followed by another one of the same events if the row has changed since.
+    A record that took long is followed by another one for the same events if the row has changed since.
     """
     line = connector_line("pk int, ck int, v int, PRIMARY KEY (pk, ck)")
     deploy_connector(line.keyspace, "t")
@@ -301,7 +309,8 @@ def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_
 def test_a_row_that_did_not_change_is_published_once_where_that_is_asked_for(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """`suppress.unchanged`: the same value written again is acknowledged without a record; the metrics tell."""
+    """With `suppress.unchanged`, an event whose row is unchanged is acknowledged without a record; the metrics count
+    it."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t", suppress__unchanged=True)
     sent_at: list[float] = []
@@ -314,7 +323,7 @@ def test_a_row_that_did_not_change_is_published_once_where_that_is_asked_for(
 
     def is_left_out() -> bool:
         found = values_of("INSERT INTO {t} (id, a) VALUES (1, 5) USING {ts}", "a")
-        # The row is forgotten when its record took 5 s, or when the connector stood still for so long.
+        # The connector forgets a row whose record took 5 s, and all rows when it paused for as long.
         assert not found or (found == [{"a": 5}] and time.monotonic() - sent_at[-2] > 5.0)
         return not found
 

@@ -1,4 +1,5 @@
-"""The table changes while the connector runs: what the registry, the records and the topic of schema changes show."""
+"""The table changes while the connector runs: the effect on the registry, the records and the topic of schema
+changes."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Changes:
 
 @pytest.fixture
 def changes(pulsar: PulsarServer, keyspace: str) -> Iterator[Changes]:
-    """The topic, from now on."""
+    """The topic of schema changes, read from now on."""
     client = pulsar_client.Client(
         pulsar.service_url,
         operation_timeout_seconds=120,
@@ -73,7 +74,8 @@ def test_each_change_of_a_table_is_a_schema_and_an_event(
     changes: Changes,
     pulsar: PulsarServer,
 ) -> None:
-    """ADD, DROP, RENAME, a user type that grows: registered before the first record, told with both definitions."""
+    """ADD, DROP, RENAME and a growing user type: the schema is registered before the first record, and the change is
+    published with both definitions."""
     cql.execute(f"CREATE TYPE {keyspace}.address (street text)")
     line = connector_line("pk int, ck int, a int, home address, PRIMARY KEY (pk, ck)")
     connector = deploy_connector(keyspace, "t")
@@ -104,7 +106,7 @@ def test_each_change_of_a_table_is_a_schema_and_an_event(
         assert record.value["home"]["street"] == f"s{number}"
         wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     assert list(record.key) == ["pk", "place"]
-    # What happens while nothing runs is found out at the next start, and nothing is told twice.
+    # Changes while no connector runs are found at the next start, and no change is published twice.
     connector.delete()
     line.run("ALTER TABLE {t} ADD c int")
     deploy_connector(keyspace, "t")
@@ -124,7 +126,8 @@ def test_a_table_created_again_with_another_key_parks_until_the_registry_takes_i
     strategy: Callable[[str], None],
     pulsar: PulsarServer,
 ) -> None:
-    """Events of the new table wait, those of the old one need nothing; then both kinds of records are on the topic."""
+    """Events of the new table wait and those of the old one are dropped; once the registry takes the schema, both
+    tables' records are on the topic."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(keyspace, "t")
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
@@ -158,7 +161,8 @@ def _told(changes: Changes) -> list[str]:
 def test_old_and_new_records_stand_side_by_side_after_a_redelivery(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Events from before a change that come again are read anew: by the new schema, never an older row after a newer."""
+    """Events from before a schema change that come again are read again by the new schema, and no older row follows a
+    newer one."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t")
     inserts = [
@@ -185,7 +189,8 @@ def test_old_and_new_records_stand_side_by_side_after_a_redelivery(
 def test_a_column_that_is_dropped_and_added_again_is_in_the_newest_version_of_the_schema(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """A registry gives the old version again for the old text; who looks at the newest one would miss the column."""
+    """A registry returns the old version for a schema text that it knows; a consumer that reads the newest version
+    would then miss the column."""
     line = connector_line("id int PRIMARY KEY, a int, b int")
     connector = deploy_connector(line.keyspace, "t")
     line.writer.send(
@@ -197,7 +202,7 @@ def test_a_column_that_is_dropped_and_added_again_is_in_the_newest_version_of_th
         line.writer.refresh()
         insert = f"INSERT INTO {{t}} (id, b) VALUES ({number}, {number}) USING {{ts}}"
         record: dict[str, object] | None = None
-        while record is None or (number % 2 == 1) is not ("a" in record):  # the change is seen within some seconds
+        while record is None or (number % 2 == 1) is not ("a" in record):  # the change is seen within seconds
             line.writer.send(line.change(insert, int32(number), columns=("b",)))
             record = dict(line.topic.next()[0].value or {})
         versions.append(line.topic.records[-1].schema_version)
@@ -205,7 +210,7 @@ def test_a_column_that_is_dropped_and_added_again_is_in_the_newest_version_of_th
     names = [[each["name"] for each in json.loads(line.topic.schema(n)["data"])["value"]["fields"]] for n in versions]
     assert names == [["a", "b"], ["b"], ["a", "b"], ["b"], ["a", "b"]]
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
-    # Another instance finds the same version.
+    # A new instance finds the same version.
     connector.delete()
     deploy_connector(line.keyspace, "t")
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (9, 9) USING {ts}", int32(9), columns=("a",)))

@@ -1,4 +1,4 @@
-"""A Cassandra that lets nobody in without a password and a certificate; where secrets stand, and where they never do."""
+"""A Cassandra that requires a password and a certificate, and the places where secrets must and must not appear."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 @pytest.fixture(scope="module")
 def strict(authority: CertificateAuthority) -> Iterator[Sandbox]:
-    """A node that takes TLS with a certificate of its authority, and asks for a password over it or without."""
+    """A node that takes TLS with certificates of its authority, and requires a password with and without TLS."""
     settings = node_tls(authority.folder, optional=True)
     options = SandboxOptions(pulsar=False, cassandra_passwords=True, cassandra_settings=settings)
     with Sandbox(options) as running:
@@ -58,7 +58,7 @@ def strict(authority: CertificateAuthority) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def session(strict: Sandbox) -> Iterator[Session]:
-    """The superuser's session; the connector's role may log in, and nothing more."""
+    """The superuser's session. The connector's role may log in, and has no other rights."""
     with cluster_of(strict.node, login=PlainTextAuthProvider(*DEFAULT_LOGIN)) as cluster:
         session = cluster.connect()
         session.execute(f"CREATE ROLE connector WITH LOGIN = true AND PASSWORD = '{_PASSWORD}'")
@@ -66,7 +66,8 @@ def session(strict: Sandbox) -> Iterator[Session]:
 
 
 def _options(strict: Sandbox, authority: CertificateAuthority, **options: object) -> dict[str, object]:
-    """Name, password and PKCS12 stores; a name with dots for underscores overrides, None takes away."""
+    """Options with name, password and PKCS12 stores. Arguments override them, with `__` for dots in a name; None
+    removes an option."""
     stores = {
         "auth.provider": "PLAIN", "auth.username": "connector", "auth.password": _PASSWORD,
         "ssl.provider": "JDK", "ssl.hostnameValidation": False,
@@ -95,7 +96,7 @@ def _connect_once(options: dict[str, object]) -> None:
 def test_each_way_to_enter_works_on_a_real_server(
     strict: Sandbox, session: Session, authority: CertificateAuthority
 ) -> None:
-    """The password alone where TLS is optional; with PKCS12 stores; with PEM files."""
+    """The connector logs in with the password alone where TLS is optional, with PKCS12 stores, and with PEM files."""
     plain = _options(strict, authority)
     _connect({name: value for name, value in plain.items() if not name.startswith("ssl.")})
     _connect(_options(strict, authority))
@@ -112,7 +113,8 @@ def test_each_way_to_enter_works_on_a_real_server(
 def test_who_may_not_enter_is_told_why(
     strict: Sandbox, session: Session, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    """A wrong password ends the source; certificates that do not fit are waited for, for a server may get another one."""
+    """A wrong password ends the source. With a certificate that does not fit, the source waits, because the server may
+    get another one."""
     wrong = "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
     with pytest.raises(DeploymentError, match=wrong) as refused:
         _connect(_options(strict, authority, auth__password="hunter2"))
@@ -140,7 +142,8 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
     open_data_topic: OpenDataTopic,
     tmp_path: Path,
 ) -> None:
-    """One secret by `--secrets`, one in a file; the role gets the right to read after the first event, and that waits."""
+    """One secret comes by `--secrets`, one from a file. The role gets the right to read after the first event, which
+    waits for it."""
     session.execute("CREATE KEYSPACE secret WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE secret.t (id int PRIMARY KEY, a int)")
     session.execute("INSERT INTO secret.t (id, a) VALUES (1, 7) USING TIMESTAMP 5")
@@ -175,7 +178,8 @@ def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
     pulsar: PulsarServer,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """`read_consistency_levels_disallowed: [ALL]`: a deleted row and one of its key only are published by the next level."""
+    """With `read_consistency_levels_disallowed: [ALL]`, a deleted row and a row of only its key are published by the
+    next level."""
     session.execute("CREATE KEYSPACE guarded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE guarded.t (id int PRIMARY KEY, a int)")
     session.execute("GRANT SELECT ON guarded.t TO connector")

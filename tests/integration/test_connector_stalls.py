@@ -1,4 +1,4 @@
-"""An instance that stands still while another one takes over: an older row is never the last one of its key."""
+"""An instance stalls while another one takes over: an older row is never the last record of its key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _rounds = itertools.count(1)
 
 
 def _write_round(line: ConnectorLine) -> dict[int, int | None]:
-    """A new value for every key, some rows deleted, and the events of it; what the rows are now."""
+    """Write a new value for every key, delete some rows, and send the events; return the rows as they are now."""
     value = next(_rounds)
     rows = {key: None if (key + value) % 5 == 0 else value for key in _KEYS}
     line.writer.send(*[_event(line, key, row) for key, row in rows.items()])
@@ -39,7 +39,8 @@ def _event(line: ConnectorLine, key: int, value: int | None) -> MutationEvent:
 
 
 def _unload(line: ConnectorLine, pulsar: PulsarServer) -> None:
-    """The broker drops all consumers, as it does with one that has not answered for a minute; who can comes back."""
+    """The broker disconnects all consumers, as it does with one that has not answered for a minute; running consumers
+    reconnect."""
     path = line.writer.topic.replace("://", "/")
     rest().put(f"{pulsar.admin_url}/admin/v2/{path}-partition-0/unload").raise_for_status()
 
@@ -48,7 +49,8 @@ def _unload(line: ConnectorLine, pulsar: PulsarServer) -> None:
 def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(
     connector_line: CreateLine, local_run: LocalRun, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """SIGSTOP of the Python process and of its host, a minute each, and of both longer than an event may wait, in mid-stream."""
+    """SIGSTOP within a stream: of the Python process and of its host for a minute each, and of both for longer than an
+    event may wait."""
     line = connector_line("id int PRIMARY KEY, a int")
     local_run.start()
     child = local_run.child()
@@ -66,7 +68,7 @@ def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(
         try:
             _unload(line, pulsar)
             rows = _write_round(line)
-            if child in processes:  # the other instance has all the events; a child alone keeps its share of them
+            if child in processes:  # the other instance has all events, unless this child runs and has a share
                 _drain_until(line, lambda wanted=rows: _last_values(line) == wanted)  # type: ignore[misc]
             _drain_until(line, lambda over_at=stopped_at + stalled_s: time.monotonic() > over_at)  # type: ignore[misc]
         finally:
@@ -82,7 +84,7 @@ def test_a_stalled_instance_does_not_leave_an_older_row_as_the_last_one(
 
 
 def _last_values(line: ConnectorLine) -> dict[int, object]:
-    """The data topic's last record of each key."""
+    """The last record of each key on the data topic."""
     return {record.key["id"]: record.value and record.value["a"] for record in line.topic.records}
 
 

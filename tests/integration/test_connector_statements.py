@@ -1,4 +1,5 @@
-"""CQL in, data topic out, through the real agent: compared with what DataStax's connector wrote for the same statements."""
+"""CQL through the real agent to the data topic: the records equal those of DataStax's connector for the same
+statements."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import EventsTopic, wait_until
 
 _VECTORS: Final = Path(__file__).parent.parent / "golden" / "datastax"
-# A statement that is not applied, and one that repeats another to the microsecond, give none.
+# A statement that is not applied gives no record, and neither does one that repeats another to the microsecond.
 _RECORDS_OF_EACH: Final = (2, 1, 1, 1, 1, 1, 2, 1, 1, 3, 2, 1, 0, 1, 1, 1, 1, 1, 0, 0)
-# No write time proves this element of a set. So its row is looked at again, and that is to find it deleted.
+# No write time proves this element of a set. So the connector reads its row again, and must then find it deleted.
 _NOT_WAITED_FOR: Final = 15
 _FORMATS: Final = ("key-value-avro", "key-value-json", "json")
-# What we publish beyond DataStax: the static row where a row is written with it, and range deletions.
+# Records that only our connector publishes: the static row when a row is written with it, and range deletions.
 _OURS: Final[dict[str, dict[int, tuple[bytes, bytes | None]]]] = {
     "key-value-avro": {
         0: (b"\x02p\x00", b"\x00\x00\x02\x04d1"),
@@ -50,7 +51,7 @@ def statements(cql: Session) -> Iterator[list[str]]:
     lines = (_VECTORS / "statements.cql").read_text().splitlines()
     cql.execute(lines[0])
     cql.execute(next(line for line in lines if " ks2.sem " in line))
-    # A TTL shows in properties only, and the row is not to be gone when it is read.
+    # Only properties show a TTL, and the row must not expire before it is read.
     lasting = [line.replace("using ttl 3;", "using ttl 600;") for line in lines]
     yield [line for line in lasting[lasting.index("use ks2;") + 1 :] if " into pkt" not in line]
     cql.execute("DROP KEYSPACE ks2")
@@ -70,7 +71,7 @@ def _subscription(data_format: str) -> str:
 
 
 def _wait_for_the_repeated_event(pulsar: PulsarServer) -> None:
-    """Until each connector has acknowledged it: a row that is read behind the truncation is gone."""
+    """Wait until each connector has acknowledged the repeated event: after the truncation its row would be gone."""
     topic = events_topic("ks2", "sem")
     with EventsTopic(pulsar.service_url, pulsar.admin_url, topic) as events:
         wait_until(
@@ -80,7 +81,8 @@ def _wait_for_the_repeated_event(pulsar: PulsarServer) -> None:
 
 
 def _wait_until_acknowledged(pulsar: PulsarServer) -> None:
-    """Until each connector is done with all events so far. It looks once more at a row whose record took long."""
+    """Wait until each connector is done with all events so far, and with second reads of rows whose records took
+    long."""
     for each in _FORMATS:
         wait_until_acknowledged(events_topic("ks2", "sem"), pulsar.admin_url, _subscription(each))
 
@@ -93,7 +95,7 @@ def test_the_data_topics_are_byte_for_byte_those_of_datastax(
     open_data_topic: OpenDataTopic,
     pulsar: PulsarServer,
 ) -> None:
-    """20 statements in three formats: keys, values, and their schemas to the letter."""
+    """20 statements in three formats give equal keys, values, and schema texts."""
     topics = {each: open_data_topic(f"ks2.sem-{each}") for each in _FORMATS}
     expected = {each: captured(each)[0] for each in _FORMATS}
     for each, topic in topics.items():

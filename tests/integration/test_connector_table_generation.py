@@ -1,4 +1,4 @@
-"""The generation of a table, as a real Cassandra keeps it: one for each CREATE, and greater each time."""
+"""The generation of a table in a real Cassandra: each CREATE gives a new one, which is greater."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.interface import CassandraServer
 
 @pytest.fixture
 def client(cassandra_node: CassandraServer) -> Iterator[CassandraClient]:
-    """The connector's own."""
+    """The connector's own client."""
     options = CassandraOptions(
         contact_points=(cassandra_node.address,),
         port=cassandra_node.native_port,
@@ -32,7 +32,8 @@ def client(cassandra_node: CassandraServer) -> Iterator[CassandraClient]:
 def test_each_create_has_a_later_generation_and_alter_keeps_it(
     cql: Session, keyspace: str, client: CassandraClient
 ) -> None:
-    """Whatever id the table is given. What ALTER adds is later, and one column that stays is enough."""
+    """The generation does not depend on the table's id. Columns that ALTER adds are later, and one remaining column
+    keeps the generation."""
     reader = TableSchemaReader(client, keyspace, "t")
 
     def read() -> TableMetadata:

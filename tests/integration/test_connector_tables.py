@@ -1,4 +1,5 @@
-"""Many tables in one source: each has its own topics, tables may come later, one table's trouble is its own."""
+"""Many tables in one source: each has its own topics, tables may be added later, and one table's failure does not
+affect others."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
-# Not the agents' prefix: one that runs beside the node is not to publish the same changes a second time.
+# Not the agents' prefix: an agent beside the node must not publish the same changes a second time.
 _EVENTS = "persistent://public/default/tables-events-"
 
 
 class TableLine:
-    """One of the tables: `id int PRIMARY KEY, a int`."""
+    """A table: `id int PRIMARY KEY, a int`."""
 
     def __init__(self, cql: Session, keyspace: str, name: str, writer: EventsWriter, topic: DataTopic) -> None:
         self.name = f"{keyspace}.{name}"
@@ -39,7 +40,7 @@ class TableLine:
         self.topic = topic
 
     def insert(self, number: int, value: int | None = None) -> None:
-        """A row and its event, on the partition that has this key; a later value has a later time."""
+        """Insert a row, and send its event to the key's topic partition; a later value has a later write time."""
         value = number if value is None else value
         self._cql.execute(f"INSERT INTO {self.name} (id, a) VALUES ({number}, {value}) USING TIMESTAMP {value + 5}")
         event = self.writer.event(int32(number), writetime_us=value + 5, columns=("a",))
@@ -76,7 +77,7 @@ def _serve_keyspace(deploy_connector: DeployConnector, keyspace: str, parallelis
 def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be_added(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """Keys that are equal in several tables do not meet; a table that is created later is found by itself."""
+    """Equal keys of several tables stay separate, and a table that is created later is found."""
     lines = [create_table(f"t{number}") for number in range(3)]
     _serve_keyspace(deploy_connector, keyspace)
     for line in lines:
@@ -91,7 +92,8 @@ def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be
 
 
 def _shares(line: TableLine, pulsar: PulsarServer) -> list[int]:
-    """How many partitions of a table's events topic each consumer has; empty until both instances are there."""
+    """How many partitions of a table's events topic each consumer has, or an empty list until both instances are
+    there."""
     url = f"{pulsar.admin_url}/admin/v2/{line.writer.topic.replace('://', '/')}/partitioned-stats"
     stats = rest().get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
     subscriptions = [each["subscriptions"]["sub"] for each in stats.values()]
@@ -104,10 +106,11 @@ def _shares(line: TableLine, pulsar: PulsarServer) -> list[int]:
 def test_two_instances_share_the_partitions_of_all_tables(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """`--parallelism 2`: each partition has one reader, each event leads to one record, a key never goes back."""
+    """With `--parallelism 2`, each partition has one reader, each event leads to one record, and a key never goes
+    back."""
     lines = [create_table(f"shared{number}", partitions=4) for number in range(3)]
     _serve_keyspace(deploy_connector, keyspace, parallelism=2)
-    # A partition changes hands a second after the other instance has come.
+    # A partition moves to the other instance a second after that has come.
     wait_until(
         lambda: all(_shares(line, pulsar) == [2, 2] for line in lines), "four partitions shared by two instances"
     )
@@ -127,10 +130,10 @@ def test_two_instances_share_the_partitions_of_all_tables(
 
 
 def _expect_no_step_back(line: TableLine) -> None:
-    """Of the values 1 to 5 of eight keys. Each value was written at a time of its own, `value + 5`.
+    """Check the values 1 to 5 of eight keys. Each value was written at its own time, `value + 5`.
 
-    A record has the row as it was read: that may be the value of a later event already. A record that took long is
-    followed by another one of the same events if the row has changed since.
+    A record has the row as it was read, which may be the value of a later event. A record that took long is followed by
+    another one for the same events if the row has changed since.
     """
     states: dict[int, list[tuple[int, int]]] = {number: [(5, 0)] for number in range(8)}
     while any(each[-1][0] < 10 for each in states.values()):
@@ -152,7 +155,8 @@ _STRATEGIES = (
 def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table(
     create_table: CreateTable, deploy_connector: DeployConnector, cql: Session, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """A column more, a column less: all take both but ALWAYS_INCOMPATIBLE, where the table waits until that is changed."""
+    """A column is added, then one is dropped: all strategies allow both but ALWAYS_INCOMPATIBLE, where the table waits
+    until the strategy is changed."""
     lines = {strategy: create_table(f"t_{strategy.lower()}") for strategy in _STRATEGIES}
     policy = f"{pulsar.admin_url}/admin/v2/persistent/public/default/data-{keyspace}.t_{{}}/schemaCompatibilityStrategy"
     for strategy in _STRATEGIES:
@@ -183,7 +187,7 @@ def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table
     change("DROP a", "b")
     for strategy, line in lines.items():
         (record,) = line.topic.next()
-        while record.value != {"b": 7}:  # read just before the change was seen
+        while record.value != {"b": 7}:  # A row that was read just before the connector saw the change.
             line.writer.send(line.writer.event(int32(1), writetime_us=50, columns=("b",)))
             (record,) = line.topic.next()
         assert record.schema_version == 2, strategy
@@ -198,9 +202,9 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     keyspace: str,
     pulsar: PulsarServer,
 ) -> None:
-    """A schema that the registry refuses, bytes that are no events, an events topic of another kind: other tables go on.
+    """A refused schema, bytes that are no events, or an events topic of another kind stop only their own table.
 
-    When its cause is gone, each of them goes on, too.
+    Each of these tables continues when its cause is gone.
     """
     troubled, sound = create_table("troubled"), create_table("sound")
     schemas = f"{pulsar.admin_url}/admin/v2/schemas/public/default/{troubled.topic.name}/schema"
@@ -218,7 +222,7 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
     sound.insert(2)
     assert sound.topic.next()[0].value == {"a": 2}
     wait_until_acknowledged(sound.writer.topic, pulsar.admin_url)
-    # Of what is measured the sum grows with every time that it is told.
+    # The sum of a gauge grows with each time that it is reported.
     wait_until(lambda: connector.metric("events_topics_refused") > 0, "the refused events topic in the metrics")
     wait_until(lambda: connector.metric("tables_parked") > 0, "the parked table in the metrics")
     rest().delete(foreign, params={"force": "true"}).raise_for_status()
@@ -234,7 +238,8 @@ def test_one_tables_trouble_parks_its_events_and_no_others(
 
 
 def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
-    """Make a topic whose broker lets each producer wait; the answer lets it go on. Its subscription `test` begins empty."""
+    """Make a topic whose broker holds each producer; return a function that releases them. Its subscription `test`
+    begins empty."""
     path = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{topic}"
     latest = 2**63 - 1
     rest().put(path).raise_for_status()
@@ -259,14 +264,15 @@ def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
 def test_a_data_topic_that_lets_its_producer_wait_holds_up_no_other_table(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """The client asks for half a minute, again and again; records of other tables come meanwhile, and then its own."""
+    """The client tries for half a minute, again and again; meanwhile the other table's records come, and then its
+    own."""
     free = create_table("free")
     _serve_keyspace(deploy_connector, keyspace)
     free.insert(0)
     free.topic.next()
 
     def longest_s(name: str, numbers: range) -> float:
-        """How long the slowest of these records took while the other table's producer waited."""
+        """The longest time that one of these records took while the other table's producer waited."""
         let_go = _hold(f"data-{keyspace}.{name}", pulsar)
         held = create_table(name)
         held.insert(1)
@@ -283,5 +289,5 @@ def test_a_data_topic_that_lets_its_producer_wait_holds_up_no_other_table(
             wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
         return max(took_s)
 
-    # Less than the half minute. On a busy machine one record may take longer, but not in two trials.
+    # Less than half a minute. On a busy machine one record may take longer, but not in both trials.
     assert longest_s("held", range(1, 21)) < 25 or longest_s("held_again", range(21, 41)) < 25

@@ -1,4 +1,4 @@
-"""Several instances of one source, and bundles unloaded at random moments: the last record of each key is the row."""
+"""Several instances of a source, and bundles that are unloaded at random moments: each key's last record is its row."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.topics.events_topic import wait_until
 _KEYS = 2_000
 _OF_A_MESSAGE = 50
 _ON_THEIR_WAY = 400
-# An instance looks after a record that took 5 s.
+# An instance reads a row again when its record took 5 s.
 _NOT_NOTICED_S = 4.0
 
 
 class _Rows:
-    """What the table has, and its events, each partition with its share of the keys."""
+    """Writes the table's rows and sends their events; each topic partition has its share of the keys."""
 
     def __init__(self, line: ConnectorLine) -> None:
         self._line = line
@@ -35,7 +35,7 @@ class _Rows:
         self._round = 0
 
     def write(self, keys: Sequence[int]) -> None:
-        """A new value for each of these keys."""
+        """Write a new value for each of these keys, and send the events."""
         self._round += 1
         value = self._round
         execute_concurrent_with_args(self._line.cql, self._insert, [(key, value, value) for key in keys])
@@ -49,7 +49,7 @@ class _Rows:
 
 
 def _consumers(line: ConnectorLine, pulsar: PulsarServer) -> list[tuple[str, int]]:
-    """Of each partition of the events topic the active consumer's name, and how many there are."""
+    """The active consumer's name and the number of consumers, for each partition of the events topic."""
     url = f"{pulsar.admin_url}/admin/v2/{line.writer.topic.replace('://', '/')}/partitioned-stats"
     stats = rest().get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
     subscriptions = [stats[name]["subscriptions"]["sub"] for name in sorted(stats)]
@@ -81,7 +81,8 @@ def test_the_last_record_of_each_key_is_its_row_when_partitions_change_hands(
     deploy_connector: DeployConnector,
     pulsar: PulsarServer,
 ) -> None:
-    """What two of four instances had on its way comes 4 s later, too soon for them to notice; then all run while bundles are unloaded."""
+    """Records in progress at two of four instances come 4 s later, too soon for a second read; then bundles are
+    unloaded while all instances run."""
     cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
     line = ConnectorLine(
         cql, keyspace, open_events_writer(keyspace, "t", partitions=4), open_data_topic(f"{keyspace}.t")
@@ -100,7 +101,7 @@ def test_the_last_record_of_each_key_is_its_row_when_partitions_change_hands(
     try:
         rows.write(range(_ON_THEIR_WAY))
         since = time.monotonic()
-        time.sleep(0.5)  # the children read the rows, and hand them to the host
+        time.sleep(0.5)  # The children read the rows, and hand them to the host.
         _signal(children, signal.SIGSTOP)
         _unload(line, pulsar)
         rows.write(range(_ON_THEIR_WAY))
@@ -110,7 +111,7 @@ def test_the_last_record_of_each_key_is_its_row_when_partitions_change_hands(
         _signal([host, *children], signal.SIGCONT)
     drawn = random.Random(20261123)
     for _ in range(2):
-        rows.write(range(_ON_THEIR_WAY, _KEYS))  # not those: their last records are to stay
+        rows.write(range(_ON_THEIR_WAY, _KEYS))  # Without the first keys: their last records must stay the last.
         time.sleep(drawn.uniform(0, 0.5))
         _unload(line, pulsar)
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)

@@ -1,4 +1,5 @@
-"""TRUNCATE on two nodes while rows are written, then DROP: one record each, and the rule by which the data topic is the table."""
+"""TRUNCATE on two nodes while rows are written, then DROP: each gives one record, and with it the data topic folds to
+the table."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
 _CHANGES = "cdc-events-schema-changes"
-# Each test has a keyspace of its own: the nodes outlive a test.
+# Each test has its own keyspace, because the nodes are shared.
 _numbers = itertools.count(1)
 
 
@@ -39,7 +40,7 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
 
 @pytest.fixture
 def keyspace(session: Session) -> str:
-    """A table that both nodes have, with rows that no truncation takes."""
+    """A keyspace with an empty table `t` on both nodes."""
     name = f"truncated_{os.getpid()}_{next(_numbers)}"
     session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}")
     session.execute(f"CREATE TABLE {name}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
@@ -82,19 +83,19 @@ class Writer(threading.Thread):
 
     @property
     def written(self) -> int:
-        """Rows that Cassandra has answered; raises what ended the writes."""
+        """Number of rows that Cassandra has acknowledged; raises the error that ended the writes."""
         if self._failure is not None:
             raise self._failure
         return self._written
 
     def stop(self) -> None:
-        """Return when nothing is under way."""
+        """Stop, and return when no write is in progress."""
         self._stopping.set()
         self.join()
 
 
 def _published(pulsar: PulsarServer, keyspace: str) -> int:
-    """Records of the data topic."""
+    """Number of records on the data topic."""
     with TopicReader(pulsar.service_url, pulsar.admin_url) as topics:
         topic = f"persistent://public/default/data-{keyspace}.t"
         return len(list(topics.data_records(topic))) if any(each.startswith(topic) for each in topics.topics()) else 0
@@ -110,11 +111,13 @@ def _told(pulsar: PulsarServer, keyspace: str) -> list[Clearing]:
 def test_a_truncation_under_load_is_one_record_and_leaves_the_table(
     session: Session, keyspace: str, connector: Connector, two_agents: list[AgentProcess], pulsar: PulsarServer
 ) -> None:
-    """Writes are under way on both nodes while they truncate, twice. What is folded by the rule is what SELECT gives."""
+    """Both nodes truncate twice while rows are written; the records that are folded with the truncations equal
+    SELECT."""
     events = f"persistent://public/default/cdc-events-{keyspace}.t"
     _publish_a_row_for_good(session, keyspace, pulsar, events)
     for number in (1, 2):
-        # No key of the first round comes again: it stays on the topic, whatever of the second one is read behind its truncation.
+        # No key of the first round is written again, so its records stay, even if the rows of the second round are read
+        # after the truncation.
         writer = Writer(session, keyspace, first=number * 1_000_000)
         writer.start()
         rows = _published(pulsar, keyspace)
@@ -135,7 +138,7 @@ def test_a_truncation_under_load_is_one_record_and_leaves_the_table(
 def test_a_node_that_gives_no_answer_counts_as_one_that_has_not_truncated(
     session: Session, keyspace: str, two_nodes: Sandbox
 ) -> None:
-    """It may answer reads before it truncates, so the record waits for it."""
+    """Such a node may answer reads before it truncates, so the record of the truncation waits for it."""
     session.execute(f"TRUNCATE {keyspace}.t", timeout=60)
     select = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = 't'"
     table_id = session.execute(select, (keyspace,)).one().id
@@ -163,9 +166,10 @@ def test_a_node_that_gives_no_answer_counts_as_one_that_has_not_truncated(
 
 
 def _publish_a_row_for_good(session: Session, keyspace: str, pulsar: PulsarServer, events: str) -> None:
-    """A row whose record no later one replaces: the events of both agents are acknowledged before anything is truncated.
+    """Publish a row whose record stays the last one: both agents' events are acknowledged before any truncation.
 
-    Of the other rows an agent that is behind may publish every event after the truncation, and the connector a null for each.
+    For the other rows, an agent that is behind may publish each event after the truncation, so that the connector
+    publishes nulls.
     """
     session.execute(f"INSERT INTO {keyspace}.t (pk, ck, v) VALUES (0, 0, 'until the truncation')")
 
@@ -189,7 +193,7 @@ def _expect_equal(session: Session, keyspace: str, pulsar: PulsarServer, events:
             shape, select_all(session, keyspace, shape), fold(shape, records, clearings=clearings)
         ).differences
 
-    # The agents may still have to publish what was written last.
+    # The agents may not have published the last writes yet.
     wait_until(lambda: differences(_told(pulsar, keyspace)) == [], "what is folded by the rule equal to SELECT")
-    # without the rule the topic is not the table: so something was truncated
+    # Without the truncations the topic does not fold to the table, so a truncation deleted rows.
     assert differences(()) != []

@@ -1,4 +1,4 @@
-"""Every type of CQL in every place where it may stand, in the three formats, compared with what SELECT gives."""
+"""Every CQL type in every place that allows it, in the three formats, compared with the values of SELECT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.topics.events_writer import EventsWriter
 
 _FORMATS: Final = ("key-value-avro", "key-value-json", "json")
 _JAVA: Final = Path(__file__).parent.parent / "java" / "AutoConsume.java"
-# Type and literal; negative numbers, fractions below a microsecond and addresses are where others go wrong.
+# Type and literal; other connectors get negative numbers, fractions below a microsecond and addresses wrong.
 _SCALARS: Final = {
     "ascii": "'abc'",
     "bigint": "-5000000000",
@@ -43,7 +43,7 @@ _SCALARS: Final = {
     "uuid": "123e4567-e89b-12d3-a456-426614174000",
     "varint": "-123456789012345678901234567890",
 }
-# Where a type may stand: column prefix -> (type, literal).
+# Places that allow a type: column prefix -> (type, literal).
 _PLACES: Final = {
     "v": ("{t}", "{x}"),
     "l": ("list<{t}>", "[{x}, {x}]"),
@@ -67,7 +67,7 @@ _AVRO_NAMES: Final = {"a b": "a_u0020_b_2", "1st": "_1st", "naïve": "na_u00ef_v
 
 
 def _columns() -> dict[str, tuple[str, str]]:
-    """Column -> (type, literal), but for the key's and those of other names."""
+    """Column -> (type, literal), without the key's columns and those of `_NAMES`."""
     columns = {
         f"{prefix}_{name}": (cql_type.format(t=name), text.format(x=literal))
         for prefix, (cql_type, text) in _PLACES.items()
@@ -101,7 +101,7 @@ def _key_columns() -> list[str]:
 
 @pytest.fixture
 def table(cql: Session, keyspace: str) -> str:
-    """The table `t` with about 250 columns, every type of a key in its key."""
+    """The table `t` with about 250 columns; its key has every type that a key allows."""
     fields = ", ".join(f"f_{name} {name}" for name in _SCALARS)
     cql.execute(f"CREATE TYPE {keyspace}.all_of_them ({fields})")
     cql.execute(
@@ -120,7 +120,7 @@ def table(cql: Session, keyspace: str) -> str:
 
 
 def _insert(cql: Session, table: str) -> None:
-    """One row with everything, and one with nothing but its key."""
+    """Insert one row with all columns, and one with only its key."""
     values = {name: text for name, (_, text) in _columns().items()}
     values |= {f"k_{name}": literal for name, literal in _SCALARS.items()}
     values |= {f'"{name}"': _literal(each) for name, each in _NAMES.items()}
@@ -134,7 +134,7 @@ def _literal(cql_type: str) -> str:
 
 
 def _key_bytes(cql: Session, table: str, row: Any) -> list[bytes]:
-    """The CQL bytes of a row's key, by the driver."""
+    """The CQL bytes of a row's key, as the driver encodes them."""
     where = " AND ".join(f"{name} = ?" for name in _key_columns())
     values = [row[name] for name in _key_columns()]
     return list(cql.prepare(f"SELECT k_int FROM {table} WHERE {where}").bind(values).values)
@@ -166,7 +166,7 @@ def _found(columns: tuple[ColumnMetadata, ...], record: dict[str, Any] | None, *
 
 
 def _java(pulsar_url: str, topics: list[str], count: int) -> list[list[str]]:
-    """What AUTO_CONSUME prints for each topic."""
+    """The lines that AUTO_CONSUME prints for each topic."""
     class_path = str(artifacts.pulsar_distribution() / "lib" / "*")
     command = [
         str(java_home() / "bin" / "java"),

@@ -1,4 +1,4 @@
-"""The decoder reads what Cassandra's own CommitLogReader reads, on segments that were made a minute ago."""
+"""The decoder reads the same as Cassandra's own CommitLogReader, on segments that were just written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.oracle.features import FEATURES, FeatureCounts, absence
 from tests.oracle.readings import RANDOM_MUTATIONS, Reading, read_both
 from tests.oracle.variants import VARIANTS
 
-# What is left has the oldest and the newest version of the log, compressed; others are read beside Cassandra in the kill tests, and
-# golden segments have each version and each encryption.
+# The other variants have the oldest and the newest version of the log, compressed. The kill tests read others beside
+# Cassandra, and the golden segments have each version and each encryption.
 _EXTENDED: Final = {"4.0-zstd", "4.1-jceks", "5.0"}
 _MIN_SHARE: Final = 0.01
-# What Cassandra says of a sync marker that points behind the end of the file.
+# Cassandra's message about a sync marker that points beyond the end of the file.
 _BEYOND_THE_FILE: Final = "bad position but valid CRC"
 
 
@@ -36,15 +36,15 @@ def reading(
     tmp_path_factory: pytest.TempPathFactory,
     feature_counts: list[FeatureCounts],
 ) -> Reading:
-    """CQL of all kinds run on a real Cassandra, and both readings of what it wrote."""
+    """CQL of all kinds run on a real Cassandra, and what both readers read of it."""
     return read_both(request.param, tmp_path_factory.mktemp("oracle"), feature_counts)
 
 
 def test_every_mutation_is_what_cassandra_reads(reading: Reading) -> None:
-    """Line by line: every key, cell, time, deletion and range, in the same order, and none more or less."""
+    """Every key, cell, time, deletion and range is equal, line by line, in the same order and number."""
     assert len(reading.ours) > 600
     if reading.version == 6:
-        # There a mutation is a HashMap by table, which has lost the order of the log.
+        # In this version a mutation is a HashMap by table, which does not keep the order of the log.
         reading = replace(
             reading, ours=_by_table(reading.ours), oracle=replace(reading.oracle, lines=_by_table(reading.oracle.lines))
         )
@@ -63,7 +63,7 @@ def _by_table(lines: list[str]) -> list[str]:
 
 
 def test_the_segments_are_of_the_version_and_encoding_under_test(reading: Reading) -> None:
-    """Else a setting of the node does not do what it should."""
+    """Otherwise a setting of the node would have no effect."""
     found = []
     for segment in reading.segments:
         with _reader(reading, segment) as reader:
@@ -77,7 +77,7 @@ def _reader(reading: Reading, segment: Path, position: int = 0) -> SegmentReader
 
 
 def test_nothing_in_them_is_an_error(reading: Reading) -> None:
-    """Both readers skip the mutation of the table that was dropped, and have nothing else to say."""
+    """Both readers skip the mutation of the dropped table, and report nothing else."""
     assert reading.our_errors == "cdc: skipped 1 mutation, of 1 table not in the schema\n"
     assert reading.exit_code == 0
     (unknown,) = reading.oracle.errors
@@ -85,7 +85,7 @@ def test_nothing_in_them_is_an_error(reading: Reading) -> None:
 
 
 def test_the_segments_held_every_kind_of_change(reading: Reading) -> None:
-    """Else the comparison above would prove less than it says."""
+    """Otherwise the comparison above would not cover each kind."""
     updates, rows = list(reading.updates()), list(reading.rows())
     cells = [cell for row in rows for cell in row["cells"]]
     ranges = [each for update in updates for each in cast(list[dict[str, object]], update["range_tombstones"])]
@@ -121,7 +121,7 @@ def test_the_segments_held_every_kind_of_change(reading: Reading) -> None:
 
 
 def test_every_feature_is_in_one_of_a_hundred_random_mutations(reading: Reading) -> None:
-    """Else the comparison of random mutations would prove less than their number says."""
+    """Otherwise the number of random mutations would prove less."""
     counts = reading.features
     assert counts.mutations >= RANDOM_MUTATIONS
     possible = [feature for feature in FEATURES if absence(feature, counts.line) is None]
@@ -156,7 +156,7 @@ def test_an_index_marks_the_end_of_what_was_read(reading: Reading) -> None:
 
 
 def test_a_read_resumes_at_any_position(reading: Reading) -> None:
-    """From every place where a reader may have stopped, the rest is the rest."""
+    """A reader that resumes at the position of an entry reads exactly the entries after it."""
     segment = reading.segments[0]
     with _reader(reading, segment) as reader:
         entries = list(reader.read())
@@ -166,7 +166,7 @@ def test_a_read_resumes_at_any_position(reading: Reading) -> None:
 
 
 def test_a_growing_limit_yields_every_entry_once(reading: Reading) -> None:
-    """A reader that follows the index sees what a reader of the finished segment sees, whatever the steps."""
+    """A reader that follows a growing limit reads the same entries as a reader of the whole segment."""
     segment = reading.segments[0]
     with _reader(reading, segment) as reader:
         entries = list(reader.read())
@@ -177,7 +177,7 @@ def test_a_growing_limit_yields_every_entry_once(reading: Reading) -> None:
 
 
 def test_damaged_segments_are_read_as_far_as_cassandra_reads_them(reading: Reading) -> None:
-    """Never a mutation that was not written, never silence where Cassandra complains."""
+    """The decoder never reads a mutation that was not written, and reports an error where Cassandra does."""
     assert len(reading.damaged) > 100
     kinds: Counter[str] = Counter()
     for each in reading.damaged:
@@ -186,10 +186,10 @@ def test_damaged_segments_are_read_as_far_as_cassandra_reads_them(reading: Readi
         if each.our_error is None:
             assert (each.theirs, each.their_error) == (each.ours, None), each
         elif _BEYOND_THE_FILE in (each.their_error or ""):
-            # whole entries of a section that is cut, or whose marker lies, are read by us alone
+            # Only our reader reads whole entries of a section that is cut, or whose marker is wrong.
             assert each.theirs == each.ours[: len(each.theirs)], each
         elif isinstance(each.our_error, MalformedSegmentError):
-            # lengths that no checksum covers are trusted by Cassandra alone
+            # Only Cassandra trusts lengths that no checksum covers.
             assert len(each.theirs) >= len(each.ours), each
         else:
             assert each.their_error is not None, each

@@ -1,4 +1,4 @@
-"""The whole line: CQL on a real Cassandra, an agent, a real Pulsar with a connector, and Spark's table at the end."""
+"""All parts together: CQL on a real Cassandra, an agent, a real Pulsar with a connector, and the table in Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ROWS = 1_000
 
 @pytest.fixture
 def spark_rows(spark: SparkSession, pulsar: PulsarServer) -> Callable[[str], list[Mapping[str, object]]]:
-    """The current table of a data topic, by the name of its Cassandra table."""
+    """A function that returns the current table of a data topic, by the name of its Cassandra table."""
 
     def rows(table: str) -> list[Mapping[str, object]]:
         topic = f"data-{table}"
@@ -52,7 +52,7 @@ def spark_rows(spark: SparkSession, pulsar: PulsarServer) -> Callable[[str], lis
 
 @pytest.fixture
 def keep_data_topics(pulsar: PulsarServer) -> None:
-    """A namespace keeps nothing for readers that come later, unless it is told to."""
+    """Set unlimited retention: by default a namespace keeps no messages for later readers."""
     url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
     rest().post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
 
@@ -70,7 +70,8 @@ def test_what_cassandra_holds_is_what_spark_shows(
     deploy_connector: DeployConnector,
     spark_rows: Callable[[str], list[Mapping[str, object]]],
 ) -> None:
-    """Inserts, updates, deletions of each kind, static writes, a batch over two tables and ALTER ADD in mid-stream."""
+    """Inserts, updates, deletions of each kind, static writes, a batch over two tables, and ALTER ADD within the stream
+    lead to equal tables."""
     wide, plain = f"{keyspace}.wide", f"{keyspace}.plain"
     cql.execute(
         f"CREATE TABLE {wide} (pk int, ck int, v text, w decimal, tags set<text>, s text static, PRIMARY KEY (pk, ck))"
@@ -122,7 +123,7 @@ def test_an_agent_that_is_restarted_in_mid_segment_loses_nothing_and_repeats_not
     deploy_connector: DeployConnector,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """Stopped and started while rows are written: one record on the data topic for each row, no more."""
+    """The agent is stopped and started while rows are written: the data topic has exactly one record for each row."""
     table = f"{keyspace}.t"
     cql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text) WITH cdc = true")
     topic = open_data_topic(table)
@@ -147,7 +148,7 @@ def test_kill_9_of_agent_and_connector_loses_nothing(
     deploy_connector: DeployConnector,
     open_data_topic: OpenDataTopic,
 ) -> None:
-    """Both are killed while rows are written and on their way; every row is on the data topic in the end."""
+    """Agent and connector are killed while rows are written and published; in the end the data topic has every row."""
     table = f"{keyspace}.t"
     cql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text) WITH cdc = true")
     topic = open_data_topic(table)
@@ -166,7 +167,7 @@ def test_kill_9_of_agent_and_connector_loses_nothing(
     write_rows(cql, table, 600, 400)
     agent.start()
     assert children
-    while len(_ids(topic)) < _ROWS:  # some come twice
+    while len(_ids(topic)) < _ROWS:  # Some rows come twice.
         topic.next()
     assert _ids(topic) == set(range(_ROWS))
 
@@ -197,7 +198,8 @@ def two_agents(two_nodes: Sandbox, tmp_path: Path) -> Iterator[list[AgentProcess
 @pytest.mark.extended
 @pytest.mark.usefixtures("two_agents")
 def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connector_archive: Path) -> None:
-    """RF 2, an agent on each node: twice as many events as changes, and one record for each change."""
+    """With RF 2 and an agent on each node, there are twice as many events as changes, and one record for each
+    change."""
     pulsar = two_nodes.pulsar
     with connect(two_nodes.node.address, two_nodes.node.native_port) as cql:
         cql.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")

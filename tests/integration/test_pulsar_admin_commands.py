@@ -1,4 +1,4 @@
-"""The commands of pulsar-admin in documents and messages, parsed by pulsar-admin itself. Needs Pulsar's jars, no server."""
+"""pulsar-admin itself parses its commands in documents and messages. This needs Pulsar's jars, but no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROGRAM = "pulsar-admin"
 
 
 def answers(commands: list[str]) -> dict[str, str]:
-    """For each command `whole`, `incomplete` (parameters are left out), or what is wrong."""
+    """For each command: `whole`, `incomplete` (parameters are left out), or the error."""
     words = [[word for word in shlex.split(each, comments=True)[1:] if word != "..."] for each in commands]
     jars = artifacts.pulsar_distribution() / "lib" / "*"
     done = subprocess.run(
@@ -30,7 +30,7 @@ def answers(commands: list[str]) -> dict[str, str]:
 
 
 def test_every_command_is_one_that_pulsar_admin_understands() -> None:
-    """Whole ones in blocks. Within a sentence and in messages, parameters may be left out."""
+    """Commands in code blocks are complete. Commands in sentences and messages may leave out parameters."""
     whole = [each for each in block_commands() if each.startswith(f"{_PROGRAM} ")]
     short = [*inline_commands(_PROGRAM), *message_commands(_PROGRAM)]
     short = [each for each in short if each.split()[1] != "--admin-url"]

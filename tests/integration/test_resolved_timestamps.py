@@ -1,4 +1,4 @@
-"""Resolved timestamps on a whole line of its own: none comes too early while parts are killed, and all move on afterwards.
+"""Resolved timestamps with all parts: none comes too early while parts are killed, and all advance afterwards.
 
 `make faults-resolved` is the long form, with all kinds of faults, and on two nodes.
 """
@@ -18,7 +18,8 @@ _KINDS = (FaultKind.AGENT_KILL, FaultKind.CHILD_KILL, FaultKind.NETWORK_CUT, Fau
 
 
 def test_no_write_that_was_answered_before_a_resolved_timestamp_is_missing(tmp_path: Path) -> None:
-    """One node with the default sync of 10 s, and readUnsynced."""
+    """No acknowledged write is missing before a resolved timestamp, on one node with the default sync of 10 s and
+    readUnsynced."""
     options = CompletenessOptions(seed=11, folder=tmp_path, checks=200, faults=4, kinds=_KINDS)
     report = run_completeness(options, say=print)
     print("\n".join(report.lines()))

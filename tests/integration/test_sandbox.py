@@ -1,4 +1,5 @@
-"""The sandbox with real servers: every line of Cassandra, two nodes, its ends, and sandboxes side by side."""
+"""The sandbox with real servers: each Cassandra line, two nodes, the ways to end it, and sandboxes beside each
+other."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def _eventually(holds: Callable[[], bool], timeout_s: float = 180) -> bool:
 
 
 def _is_synced(node: CassandraNode, value: bytes) -> bool:
-    """Whether cdc_raw has the value before the offset up to which the commit log is synced."""
+    """Return whether `cdc_raw` has the value before the offset up to which the commit log is synced."""
     for index in node.cdc_raw.glob("*_cdc.idx"):
         segment = index.with_name(index.name.replace("_cdc.idx", ".log"))
         position = segment.read_bytes().find(value)
@@ -65,12 +66,12 @@ def _is_synced(node: CassandraNode, value: bytes) -> bool:
 def _reads_one(session: Session) -> bool:
     try:
         return bool(session.execute("SELECT b FROM k.t WHERE a = 1").one().b == "one")
-    except (ReadTimeout, Unavailable, OperationTimedOut):  # asked the dead replica, before its death was noticed
+    except (ReadTimeout, Unavailable, OperationTimedOut):  # asked the dead replica before its death was noticed
         return False
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """Their names; one may be gone by the time that this is read."""
+    """Names of the processes that belong to a folder; a process may end while this function looks."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -87,7 +88,7 @@ def _listeners(pid: int) -> set[str]:
 
 
 def test_the_shared_servers_listen_on_their_loopback_addresses_only(sandbox: Sandbox) -> None:
-    """Nobody on the network reaches them."""
+    """The servers cannot be reached from the network."""
     assert _listeners(sandbox.node.pid) == {sandbox.node.address}
     assert _listeners(sandbox.pulsar.pid) == {sandbox.pulsar.address}
     assert sandbox.node.address.startswith("127.")
@@ -95,7 +96,8 @@ def test_the_shared_servers_listen_on_their_loopback_addresses_only(sandbox: San
 
 @pytest.mark.parametrize("line", ["4.1", "4.0", "3.11"])
 def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> None:
-    """5.0 is what all the other tests run on. 3.11 hands segments over when they are discarded only."""
+    """CQL works on 4.1, 4.0 and 3.11 (all other tests run on 5.0). 3.11 moves segments to `cdc_raw` only when it
+    discards them."""
     with Sandbox(SandboxOptions(cassandra=line, pulsar=False, commitlog_sync_ms=50)) as sandbox:
         node = sandbox.node
         with _session(sandbox.nodes) as session:
@@ -117,8 +119,9 @@ def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> N
 
 @pytest.mark.extended
 def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
-    """RF 2 at ALL reaches both; a killed node comes back on its data, also with half a table, on which Cassandra does not start."""
-    # a busy machine may take longer than Cassandra's default of 2 s for a write
+    """With RF 2, a write at ALL reaches both nodes. A killed node starts again with its data, even with a half-created
+    table, with which Cassandra alone does not start."""
+    # On a busy machine a write may take longer than Cassandra's default of 2 s.
     timeouts = {"write_request_timeout_in_ms": 20_000, "request_timeout_in_ms": 20_000}
     options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=50, cassandra_settings=timeouts)
     with Sandbox(options) as sandbox:
@@ -145,7 +148,7 @@ def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
 
 
 def test_a_server_that_does_not_start_is_told_with_the_tail_of_its_own_log() -> None:
-    """And nothing of the sandbox is left."""
+    """The error has the tail of the server's log, and no process or folder of the sandbox remains."""
     options = SandboxOptions(pulsar=False, cassandra_settings={"no_such_setting": 1})
     sandbox = Sandbox(options)
     with pytest.raises(ServerStartError) as error:
@@ -158,7 +161,8 @@ def test_a_server_that_does_not_start_is_told_with_the_tail_of_its_own_log() -> 
 
 
 def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Up returns and leaves the servers, one is killed and started again; down leaves no process; the shared sandbox runs on."""
+    """`up` returns and the servers keep running, a server is killed and started again, `down` leaves no process, and
+    the shared sandbox keeps running."""
     folder = tmp_path / "own"
     up = json.loads(_cdc("up", "--json", "--dir", folder).stdout)
     assert [(server["name"], server["state"]) for server in up["servers"]] == [
@@ -190,7 +194,8 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
 
 
 def test_nothing_is_left_of_an_up_that_is_killed_while_servers_start(tmp_path: Path) -> None:
-    """The worst moment for a crash: processes are there, and nobody has been told of them."""
+    """An `up` that is killed while its servers start leaves no process, although nobody has been told of the servers
+    yet."""
     command = [sys.executable, "-m", "cdc.main", "sandbox", "up", "--dir", str(tmp_path / "own")]
     with subprocess.Popen(command, cwd=_REPOSITORY) as process:
         try:

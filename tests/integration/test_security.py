@@ -1,4 +1,5 @@
-"""From Cassandra to Spark where nothing goes without credentials: what gets in, what is refused, and what shows a secret."""
+"""All parts from Cassandra to Spark with required credentials: which logins succeed, which are refused, and no secret
+is shown."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSandbox]:
-    """One start for all of these tests."""
+    """The secured servers, started once for all of these tests."""
     with SecuredSandbox(CertificateAuthority(tmp_path_factory.mktemp("certificates"))) as running:
         yield running
 
@@ -75,7 +76,7 @@ def session(servers: SecuredSandbox) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Each secret in a file of its own."""
+    """The file of each secret, by name."""
     folder = tmp_path_factory.mktemp("secrets")
     secrets = {"password": NODE_PASSWORD, "token": TOKEN, "expired": EXPIRED, "store": STORE_PASSWORD}
     for name, text in secrets.items():
@@ -88,7 +89,7 @@ def line(
     servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], connector_archive: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SecuredLine]:  # fmt: skip
-    """One row has come through already."""
+    """A running line through which one row has already come."""
     with running_line(servers, session, secret_files, connector_archive, tmp_path_factory.mktemp("agent")) as running:
         yield running
 
@@ -96,7 +97,7 @@ def line(
 def test_a_row_goes_all_the_way_by_mutual_tls_password_and_token(
     line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], spark: SparkSession
 ) -> None:
-    """Host names are verified; agent, connector and Spark reader hold a role that may read, and a token."""
+    """Host names are verified; agent, connector and Spark reader log in with a role that may read, and with a token."""
     session.execute(f"INSERT INTO {TABLE} (pk, v) VALUES (2, 'second')")
     assert b"second" in line.records.receive(120_000).data()
     rows = spark_bridge.current_table(spark, spark_options(servers, secret_files)).collect()
@@ -109,7 +110,7 @@ def test_a_row_goes_all_the_way_by_mutual_tls_password_and_token(
 def test_no_secret_shows_where_operators_look(
     line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], spark: SparkSession
 ) -> None:
-    """Logs, metrics, status, stored state, process lines, `sources get`, and Spark's plans."""
+    """No secret is in logs, metrics, status, stored state, command lines, `sources get`, or Spark's plans."""
     status = line.agent.status()
     pages = [f"http://{status['http']}/{page}" for page in ("metrics", "healthz", "readyz", "status")]
     admin = servers.pulsar.admin_url
@@ -121,7 +122,7 @@ def test_no_secret_shows_where_operators_look(
     folders = [line.agent.directory, servers.pulsar.functions_log_dir, servers.dir / "logs"]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     for path in files:
-        with suppress(FileNotFoundError):  # the agent replaces its files
+        with suppress(FileNotFoundError):  # The agent replaces its files.
             seen[str(path)] = path.read_bytes().decode("utf-8", "replace")
     seen |= dict(process_lines())
     assert any("source_connector" in text or "cassandra-cdc" in text for text in seen.values())
@@ -131,7 +132,8 @@ def test_no_secret_shows_where_operators_look(
 
 
 def test_files_of_the_agent_are_its_users_alone(line: SecuredLine, servers: SecuredSandbox, session: Session) -> None:
-    """Row data is in them: 0600, and 0700 for folders. Neither it nor the connector's process leaves a core."""
+    """The files hold row data, so they have mode 0600 and their folders 0700. Agent and connector write no core
+    dumps."""
     archive = line.agent.directory / "archive"
 
     def is_archived() -> bool:
@@ -142,7 +144,7 @@ def test_files_of_the_agent_are_its_users_alone(line: SecuredLine, servers: Secu
     own = [*line.agent.working_dir.rglob("*"), *archive.rglob("*"), line.agent.working_dir]
     modes: dict[Path, int] = {}
     for path in own:
-        with suppress(FileNotFoundError):  # the agent replaces its files
+        with suppress(FileNotFoundError):  # The agent replaces its files.
             modes[path] = stat.S_IMODE(path.stat().st_mode)
     assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
     limits = [Path(f"/proc/{pid}/limits").read_text() for pid in (line.agent.pid, *connectors_below(servers.dir))]
@@ -158,7 +160,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(servers: SecuredSandbox) -> Iterator[Mapping[str, int]]:
-    """The servers under another address than their certificates': a port of 127.0.0.1 for each."""
+    """A port of 127.0.0.1 for each server, so that the address differs from the one in the server's certificate."""
     node, address = servers.node, servers.pulsar.address
     with (
         relay(node.address, node.native_port) as cassandra,
@@ -177,7 +179,8 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
     line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int], tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Wrong certificate, wrong host name, expired token: a line of the log names the server and the reason, no secret."""
+    """For a wrong certificate, a wrong host name and an expired token, the log names the server and the reason, and no
+    secret."""
     untrusted, password = {"cassandraTrustCertsFilePath": str(stranger)}, {"passwordFile": str(secret_files["store"])}
     broker, web = (f"127.0.0.1:{elsewhere[name]}" for name in ("broker", "web"))
     wrongs: list[tuple[dict[str, object], str, str]] = [
@@ -223,7 +226,7 @@ def test_the_connector_says_what_is_refused(
     wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int],
 ) -> None:  # fmt: skip
-    """The child's own process with a pipe for a host: frames out, what it logs in."""
+    """The connector's Python process, with pipes in place of its host, logs the reason and no secret."""
     changes: dict[str, dict[str, object]] = {
         "cassandra certificate": {"ssl.truststore.path": str(stranger)},
         "cassandra host": {"contactPoints": "127.0.0.1", "port": elsewhere["cassandra"]},
@@ -254,7 +257,7 @@ def test_the_spark_reader_says_what_is_refused(
     wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int], spark: SparkSession,
 ) -> None:  # fmt: skip
-    """Before any task runs, with the address; not the token."""
+    """The error comes before any task runs. It names the address, and not the token."""
     right = spark_options(servers, secret_files)
     changes: dict[str, dict[str, str]] = {
         "certificate": {"tlsTrustCertsFilePath": str(stranger)},
@@ -277,7 +280,8 @@ def test_the_spark_reader_says_what_is_refused(
 def test_records_of_publish_go_by_tls_and_token_and_a_refusal_is_told(
     servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path
 ) -> None:
-    """Each record once, by a connection of our own; nobody gets in without a token, or to a broker that nobody vouches for."""
+    """Each record is written once; a connection without a token is refused, and a broker with an untrusted certificate
+    is not used."""
     right = spark_options(servers, secret_files) | {"topic": "rows-secured.t"}
     options = BridgeOptions.from_mapping(right)
     topic = options.only_topic
@@ -307,7 +311,7 @@ def test_records_of_publish_go_by_tls_and_token_and_a_refusal_is_told(
 def test_jobs_that_read_cassandra_say_what_is_refused(
     servers: SecuredSandbox, session: Session, stranger: Path, elsewhere: Mapping[str, int]
 ) -> None:
-    """Verification, backfill and repair: the address and the reason, not the password."""
+    """The error of verification, backfill and repair names the address and the reason, and not the password."""
     right = cassandra_access(servers, NODE_PASSWORD)
     assert right.tls is not None
     untrusted = replace(right.tls, trusted=str(stranger))
@@ -327,7 +331,7 @@ def test_jobs_that_read_cassandra_say_what_is_refused(
 def test_a_token_that_ends_while_everything_runs_is_replaced_in_its_file(
     line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """The agent reads the file again; an expired token parks nothing and loses nothing."""
+    """The agent reads the file again; an expired token parks no event and loses none."""
     assert line.agent.stop() == 0
     current = tmp_path / "token"
     current.write_text(token(ROLE, ends_at_s=int(time.time()) - 5))

@@ -1,4 +1,4 @@
-"""The raw contract on PySpark 3.5, by the pulsar-spark connector: the same rows as `cassandra_cdc` gives on 4.1."""
+"""The raw rows on PySpark 3.5, by the pulsar-spark connector, equal those of `cassandra_cdc` on 4.1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbered(first: int, last: int) -> list[Record]:
 
 
 def values(rows: list[str]) -> list[str]:
-    """The texts of rows, in order of the key."""
+    """The texts of rows, sorted by the number in them."""
     found = [bytes.fromhex(each["value"])[2:].decode() for each in map(json.loads, rows)]
     return sorted(found, key=lambda text: int(text.split()[1]))
 
@@ -49,7 +49,8 @@ def assert_same(spark: SparkSession, spark35: Spark35, options: Mapping[str, str
 def test_both_readers_give_the_same_raw_rows(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic, is_extended: bool
 ) -> None:
-    """Batches and single messages, tombstones, times, partitions, schema versions that alternate: every column is equal."""
+    """All columns are equal: batches, single messages, tombstones, times, partitions and alternating schema
+    versions."""
     assert spark35.version.startswith("3.5.")
     for partitions in (0, 3) if is_extended else (0,):
         topic = data_topic(*KEY_AND_VALUE, partitions=partitions)
@@ -70,7 +71,8 @@ def test_both_readers_give_the_same_raw_rows(
 
 
 def test_a_stream_on_3_5_goes_on_where_it_was(spark35: Spark35, data_topic: MakeTopic, tmp_path: Path) -> None:
-    """Run again, and after a failed micro-batch, nothing is lost or doubled; a start is exclusive then, too."""
+    """A stream that is started again, also after a failed micro-batch, neither loses nor repeats rows; its start
+    position stays exclusive."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     topic.write(*numbered(1, 20), batch=3)
     whole = {"options": dict(topic.options), "folder": str(tmp_path / "whole")}
@@ -94,7 +96,7 @@ def test_a_stream_on_3_5_goes_on_where_it_was(spark35: Spark35, data_topic: Make
 def test_views_and_jobs_stand_on_the_3_5_reader(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The current table and the mirrors of a topic with all kinds of records are those that Spark 4.1 gives."""
+    """The current table and the mirrors of a topic with all kinds of records equal those of Spark 4.1."""
     topic = data_topic(*WIDE)
     topic.write(*[row(pk, a, b, a, s=f"s{a}") for pk in "pqr" for a in range(4) for b in "xy"], batch=5)
     topic.write(row_deletion("p", 1, "x"), range_deletion("q", start={"a": 2}), static_row("p", s="only", t=3))
@@ -114,7 +116,7 @@ def test_views_and_jobs_stand_on_the_3_5_reader(
 def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
     spark35: Spark35, tmp_path: Path, column: str
 ) -> None:
-    """Delta makes no deletion vectors for a table with a column of one of its own names."""
+    """Delta makes no deletion vectors for a table with a column that is named like one of Delta's own."""
     found = spark35.call("changed_rows", folder=str(tmp_path / "rows"), column=column)
     assert [tuple(json.loads(each).values()) for each in found] == [
         (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
@@ -124,7 +126,7 @@ def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
 def test_the_count_check_names_what_a_reader_left_out(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic
 ) -> None:
-    """Every record of the topic that a frame does not have is found by its message id."""
+    """`missing` gives the message id of each record of the topic that a DataFrame lacks."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     ids = topic.write(*numbered(1, 30), batch=4)
     assert spark35.call("missing", options=dict(topic.options), left_out="") == []
@@ -150,7 +152,7 @@ def test_the_count_check_names_what_a_reader_left_out(
 def test_what_3_5_cannot_do_is_one_clear_error(
     spark35: Spark35, data_topic: MakeTopic, tmp_path: Path, function: str, more: dict[str, str], said: str
 ) -> None:
-    """Refused before anything is read; a secret is not in the text."""
+    """The options are refused before anything is read, and no secret is in the message."""
     arguments = {"folder": str(tmp_path)} if function == "stream_rows" else {}
     with pytest.raises(Spark35Error) as error:
         spark35.call(function, options={**data_topic(*KEY_AND_VALUE).options, **more}, **arguments)
@@ -159,7 +161,7 @@ def test_what_3_5_cannot_do_is_one_clear_error(
 
 
 def test_a_changed_table_comes_out_right_on_3_5(spark: SparkSession, spark35: Spark35, data_topic: MakeTopic) -> None:
-    """Columns that were added in mid-stream: typed by each record's own schema version."""
+    """A column is added within the stream: each record is decoded by its own schema version."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(Record(key={"id": 1}, value={"name": "a"}))
     _, newer = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "amount": "decimal"})

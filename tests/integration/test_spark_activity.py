@@ -1,4 +1,4 @@
-"""How fast and how late changes come: in numbers, in the terminal, and in the example notebook."""
+"""The rate and the lag of changes: as numbers, in the terminal, and in the example notebook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "tex
 
 
 def written(topic: DataTopic) -> None:
-    """Ten rows, written in Cassandra an hour ago; a tenth of a second later three deletions; one backfilled row."""
+    """Write ten rows with a write time an hour ago, three deletions of the same write time, and one backfilled row."""
     hour_ago = int(time.time() - 3600) * 1_000_000
     live = {"writetime": str(hour_ago), "kind": "row"}
     rows = [Record(key={"id": n}, value={"name": f"row {n}"}, properties=live) for n in range(10)]
@@ -35,7 +35,7 @@ def written(topic: DataTopic) -> None:
 
 
 def test_changes_are_counted_with_their_lag(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Updates and deletes apart; the lag is that of live changes only."""
+    """Updates and deletes are counted separately, and only live changes have a lag."""
     topic = data_topic(*KEY_AND_VALUE)
     written(topic)
     raw = recent(spark, topic.options, minutes=30)
@@ -52,7 +52,7 @@ def test_changes_are_counted_with_their_lag(spark: SparkSession, data_topic: Mak
 def test_the_terminal_shows_each_topic_in_lines_that_it_has_room_for(
     spark: SparkSession, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`cdc spark top`: no session is opened, and it counts what Spark counts."""
+    """`cdc spark top` opens no session, and its numbers equal those of Spark."""
     topic = data_topic(*KEY_AND_VALUE)
     written(topic)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: pytest.fail("a session was opened"))
@@ -75,7 +75,7 @@ def test_the_terminal_shows_each_topic_in_lines_that_it_has_room_for(
 def test_the_notebook_plots_lag_and_rates(
     data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """docs/lag-and-rates.ipynb runs as it stands, in a kernel of its own, and ends with a picture."""
+    """docs/lag-and-rates.ipynb runs unchanged in its own kernel, and shows a picture at the end."""
     topic = data_topic(*KEY_AND_VALUE)
     written(topic)
     monkeypatch.setenv("CDC_SERVICE_URL", topic.options["serviceUrl"])

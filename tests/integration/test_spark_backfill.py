@@ -1,4 +1,4 @@
-"""What a backfill, an initial snapshot and a rebuild send: the events on the events topic of a real table."""
+"""The events that a backfill, an initial snapshot and a rebuild write to the events topic of a real table."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.topics.events_topic import EventsTopic
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
-    pytest.mark.usefixtures("keep_data_topics"),  # a broker deletes topics that keep nothing and that nobody uses
+    pytest.mark.usefixtures("keep_data_topics"),  # A broker deletes topics without retention that nobody uses.
 ]
 _ROWS = 20
 
 
 class Table:
-    """Rows 0 to 19 of `t`, every other of which is `odd`, and what was sent of them."""
+    """Table `t` with rows 0 to 19, whose odd numbers have the kind `odd`, and the events that were sent for them."""
 
     def __init__(self, keyspace: str, pulsar: PulsarServer, node: CassandraServer, events: EventsTopic) -> None:
         self.keyspace = keyspace
@@ -47,7 +47,7 @@ class Table:
         return {**self.servers, "topic": self.data_topic}
 
     def sent(self) -> list[int]:
-        """Rows whose events have come since this was asked last."""
+        """Rows whose events have come since the last call."""
         new = self._events.read()[self._seen :]
         self._seen += len(new)
         assert {each.message.segment_id for each in new} <= {SNAPSHOT_SEGMENT_ID}
@@ -63,7 +63,7 @@ def table(
     pulsar: PulsarServer,
     cassandra_node: CassandraServer,
 ) -> Table:
-    """With its events topic, as an agent makes it, and an empty data topic."""
+    """The table with its events topic, as an agent makes it, and an empty data topic."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, kind text)")
     for number in range(_ROWS):
         kind = "odd" if number % 2 else "even"
@@ -75,7 +75,8 @@ def table(
 
 
 def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSession, table: Table) -> None:
-    """A predicate that Cassandra refuses is one line, before any task runs."""
+    """Only these rows' events are sent. A predicate that Cassandra refuses gives an error of one line before any task
+    runs."""
     done = backfill(spark, table.servers, table.access, table.keyspace, "t", where="kind = 'odd'", ranges=2)
     assert table.sent() == list(range(1, _ROWS, 2))
     assert (done.rows, done.ranges) == (10, 2)
@@ -90,7 +91,7 @@ def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSessi
 
 
 def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> None:
-    """Whoever asks again gets nothing."""
+    """A second snapshot sends nothing."""
     assert initial_snapshot(spark, table.servers, table.access, table.keyspace, "t", ranges=2) is not None
     assert table.sent() == list(range(_ROWS))
     assert initial_snapshot(spark, table.servers, table.access, table.keyspace, "t", ranges=2) is None
@@ -98,7 +99,7 @@ def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> 
 
 
 def publish(table: Table) -> None:
-    """A record on the data topic, so that it is not empty."""
+    """Write a record to the data topic, so that the topic is not empty."""
     client = pulsar_client.Client(
         table.servers["serviceUrl"],
         operation_timeout_seconds=120,
@@ -111,7 +112,7 @@ def publish(table: Table) -> None:
 
 
 def empty(table: Table) -> None:
-    """As docs/spark.md says."""
+    """Empty the data topic as docs/spark.md describes."""
     url = f"{table.servers['adminUrl']}/admin/v2/{table.data_topic.replace('://', '/')}"
     rest().put(f"{url}/unload").raise_for_status()
     rest().delete(f"{url}/truncate").raise_for_status()
@@ -120,8 +121,8 @@ def empty(table: Table) -> None:
 def test_a_rebuild_asks_for_an_empty_topic_and_fills_it_whatever_was_sent_before(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
-    """The progress file of a rebuild that is done counts neither for a full topic nor for an emptied one; one that was
-    killed is gone on with."""
+    """A finished rebuild's progress file does not skip ranges, whether the topic is full or emptied; a rebuild that was
+    killed is continued."""
     progress = tmp_path / "progress.json"
 
     def run() -> int:
@@ -149,7 +150,7 @@ def test_a_rebuild_asks_for_an_empty_topic_and_fills_it_whatever_was_sent_before
 
 
 def test_a_backfill_that_is_done_is_told(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """Its progress file has every range: nothing is sent, and the summary says why."""
+    """A progress file with every range: nothing is sent, and the summary says why."""
     name, (host,) = f"{table.keyspace}.t", table.access.contact_points
     progress = str(tmp_path / "progress.json")
     command = ["backfill", "--service-url", table.servers["serviceUrl"], "--admin-url", table.servers["adminUrl"]]

@@ -1,4 +1,4 @@
-"""The jobs of the bridge on a standalone cluster, one of whose workers is lost."""
+"""The jobs of the bridge on a standalone cluster that loses one of its workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     cassandra_node: CassandraServer,
     tmp_path: Path,
 ) -> None:
-    """Mirror, change log, history, current and fresh table, backfill, verify, publish, resync and the commit log."""
+    """After a worker is lost in a mirror's run, all jobs and reads of the commit log give the right results."""
     since_ms = int(time.time() * 1000)
     table = f"{keyspace}.t"
     cql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
@@ -104,7 +104,7 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     assert found["open_versions"] == len(rows)
     assert found["changes"] >= len(rows)
     assert (found["sent"], found["compared"], found["differences"]) == (len(rows), len(rows), [])
-    # a null or a row for each key, and each change
+    # A null or a row for each key, and each change.
     assert found["published"] == [_ROWS, found["changes"]]
     (reason,) = found["left_open"]
     assert reason.startswith("all rows were sent, but the connector has not consumed them after 1 s")

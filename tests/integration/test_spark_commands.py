@@ -1,4 +1,5 @@
-"""`cdc spark` with a real Pulsar: topics are checked before Spark starts, and what Spark lacks is one line."""
+"""`cdc spark` with a real Pulsar: topics are checked before Spark starts, and a missing part of Spark gives an error of
+one line."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _where(options: Mapping[str, str], topic: str) -> list[str]:
 def test_a_wrong_topic_is_named_before_spark_starts(
     command: str, data_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no Java here, and nothing asks for it."""
+    """There is no Java here, and the command does not need it for this error."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     topic = data_topic(*KEY_AND_VALUE)
     more = {"mirror": ["--target", str(tmp_path)], "verify": ["--table", "k.t", "--contact-point", "127.0.0.1"]}
@@ -33,7 +34,7 @@ def test_a_wrong_topic_is_named_before_spark_starts(
 
 
 def test_without_a_java_there_is_one_line(data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No traceback, and what to install."""
+    """The error says what to install, and there is no traceback."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     topic = data_topic(*KEY_AND_VALUE)
     done = cdc("latest", *_where(topic.options, topic.name))
@@ -44,7 +45,7 @@ def test_without_a_java_there_is_one_line(data_topic: MakeTopic, monkeypatch: py
 
 
 def test_iceberg_tables_in_a_session_without_iceberg_are_one_line(data_topic: MakeTopic, tmp_path: Path) -> None:
-    """It says what is missing."""
+    """The error says that the session has no Iceberg."""
     topic = data_topic(*KEY_AND_VALUE)
     (tmp_path / "applied").mkdir()
     state = {"table_format": "iceberg", "positions": {}, "static_columns": []}

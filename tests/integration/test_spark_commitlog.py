@@ -1,4 +1,4 @@
-"""The commit log as a DataFrame, behind a real Cassandra and an agent with an archive, judged by what SELECT said."""
+"""The commit log as a DataFrame, behind a real Cassandra and an agent with an archive, compared with SELECT."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Row = Mapping[str, Any]
 
 @pytest.fixture
 def archive(agent: AgentProcess, tmp_path: Path) -> Iterator[Path]:
-    """Where the shared agent archives meanwhile."""
+    """The folder to which the shared agent archives during the test."""
     options = yaml.safe_load(agent.config.read_text())
     agent.stop()
     agent.configure({**options, "archiveUrl": str(tmp_path / "archive")})
@@ -65,7 +65,7 @@ def archive(agent: AgentProcess, tmp_path: Path) -> Iterator[Path]:
 
 
 def _write(cql: Session, table: str, statements: tuple[str, ...]) -> None:
-    """Each with a write time of its own."""
+    """Run each statement with its own write time."""
     for each in statements:
         text, time_us = each.replace("{t}", table), time.time_ns() // 1000
         if text.startswith("INSERT"):
@@ -78,7 +78,7 @@ def _write(cql: Session, table: str, statements: tuple[str, ...]) -> None:
 
 
 def _selected(cql: Session, table: str) -> dict[tuple[int, int | None], Row]:
-    """What SELECT says, by key."""
+    """The rows of SELECT, by key."""
     rows = cql.execute(
         f"SELECT pk, ck, v, n, s, m, e, l, WRITETIME(v) AS wv, WRITETIME(n) AS wn, WRITETIME(s) AS ws FROM {table}"
     )
@@ -102,7 +102,7 @@ def _shown(rows: DataFrame) -> dict[tuple[int, int | None], Row]:
 
 
 def _fill_segments(cql: Session, keyspace: str, node: CassandraServer, archive: Path) -> None:
-    """Write until every segment that there is now stands in the archive, or is gone: Cassandra removes one without CDC writes."""
+    """Write until each segment of this moment is archived or gone; Cassandra removes a segment without CDC writes."""
     there = [each.name for each in node.cdc_raw.glob("CommitLog-*.log")]
     cql.execute(f"CREATE TABLE {keyspace}.filler (pk int PRIMARY KEY, v blob) WITH cdc = true")
     statement = cql.prepare(f"INSERT INTO {keyspace}.filler (pk, v) VALUES (?, ?)")
@@ -117,7 +117,8 @@ def _fill_segments(cql: Session, keyspace: str, node: CassandraServer, archive: 
 def test_a_table_at_a_moment_is_what_select_said_then(
     spark: SparkSession, cql: Session, keyspace: str, archive: Path, cassandra_node: CassandraServer
 ) -> None:
-    """With write times, also when a value expired, a column went, and rows, ranges and partitions were deleted since."""
+    """Rows and write times at a moment equal SELECT then, although later a column was dropped, and rows, ranges and
+    partitions were deleted."""
     table = f"{keyspace}.t"
     cql.execute(f"CREATE TABLE {table} ({_COLUMNS}) WITH cdc = true")
     _write(cql, table, ("INSERT INTO {t} (pk, ck, v) VALUES (7, 1, 'expires')",))

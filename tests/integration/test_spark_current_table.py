@@ -1,4 +1,4 @@
-"""The current table: the folding rules on real topics. Deletions and static columns have files of their own."""
+"""The current table: the folding rules on real topics. Deletions and static columns have their own files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 GOLDEN = Path(__file__).parent.parent / "golden" / "datastax"
 SECONDS = int(time.time())
 DAY = 86_400
-"""Hours may lie between the import, which is when `SECONDS` was, and a test."""
+"""Large enough for the hours that may lie between the import, when `SECONDS` was set, and a test."""
 
 
 def test_the_newest_record_of_a_key_wins(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Inserted, updated, deleted, inserted again; the columns come in the table's order, typed."""
+    """A row is inserted, updated, deleted and inserted again; the columns are typed, and in the table's order."""
     topic = data_topic(*PLAIN)
     price: AvroValue = {"bigint": b"\x0f", "scale": 1}
     topic.write(
@@ -51,7 +51,7 @@ def test_the_newest_record_of_a_key_wins(spark: SparkSession, data_topic: MakeTo
 def test_the_table_as_of_a_time_has_what_was_published_before_and_lived_then(
     spark: SparkSession, data_topic: MakeTopic
 ) -> None:
-    """Records that were published later do not count, and a TTL goes by that time's clock."""
+    """Records that were published later do not count, and TTLs expire by the given time."""
     topic = data_topic(*PLAIN)
     expires = {"expires_at": str(SECONDS + 100_000)}
     topic.write(
@@ -74,7 +74,7 @@ def test_the_table_as_of_a_time_has_what_was_published_before_and_lived_then(
 
 
 def test_the_current_table_of_a_partitioned_topic(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A key always lies in one topic partition, so each partition folds by itself."""
+    """A key is always in one topic partition, so each partition is folded separately."""
     topic = data_topic(*PLAIN, partitions=3)
     for generation in range(3):
         topic.write(*[Record(key={"id": n}, value={"name": f"{n}.{generation}"}) for n in range(40)], batch=5)
@@ -83,14 +83,14 @@ def test_the_current_table_of_a_partitioned_topic(spark: SparkSession, data_topi
 
 
 def test_the_current_table_of_an_empty_topic_needs_a_schema_only(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """The columns are there when the schema is, before any record."""
+    """The columns exist once the schema does, before any record."""
     topic = data_topic(*PLAIN)
     topic.write()
     assert current_table(spark, topic.options).collect() == []
 
 
 def test_a_table_of_keys_only(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Its value repeats the key; the table has each column once."""
+    """The value of such a table repeats the key; the DataFrame has each column once."""
     key, _ = table_schemas(partition_key={"id": "int"}, clustering={"ck": "int"})
     topic = data_topic(key, key)
     topic.write(Record(key={"id": 1, "ck": 2}, value={"id": 1, "ck": 2}), Record(key={"id": 1, "ck": 3}))
@@ -111,7 +111,7 @@ def test_column_names_that_the_raw_columns_have_too(spark: SparkSession, data_to
 
 
 def test_columns_follow_the_newest_schema(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """ALTER TABLE ADD in mid-stream: rows from before have null there."""
+    """After ALTER TABLE ADD within the stream, earlier rows have null in the new column."""
     topic = data_topic(*PLAIN)
     topic.write(Record(key={"id": 1}, value={"name": "a"}))
     _, added = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "price": "decimal", "size": "int"})
@@ -120,7 +120,8 @@ def test_columns_follow_the_newest_schema(spark: SparkSession, data_topic: MakeT
 
 
 def test_the_table_of_a_topic_that_datastax_wrote(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Captured records of their connector: the same table, but for what they do not publish (ranges, expiry, TRUNCATE)."""
+    """Captured records of DataStax's connector give the same table, except for changes that it does not publish
+    (ranges, expiry, TRUNCATE)."""
     *messages, registered = map(json.loads, (GOLDEN / "statements-data-key-value-avro.txt").read_text().splitlines())
     schemas = json.loads(registered["data"])
     topic = data_topic(schemas["key"], schemas["value"])
@@ -151,13 +152,13 @@ def test_the_table_of_a_topic_that_datastax_wrote(spark: SparkSession, data_topi
 
 
 def test_a_table_that_was_created_again_starts_empty(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """DROP and CREATE: only records of the newest table id count, in every topic partition."""
+    """After DROP and CREATE, only records of the newest table count, in every topic partition."""
     topic = data_topic(*PLAIN, partitions=2)
     topic.write(*[Record(key={"id": n}, value={"name": "old"}, properties={"table_id": OLD}) for n in range(20)])
     topic.write(Record(key={"id": 3}, value={"name": "new"}, properties={"table_id": NEW}))
     assert rows_of(spark, topic) == [(3, "new", None)]
     back = data_topic(*PLAIN)
-    for number, table_id in enumerate((OLD, NEW, OLD)):  # the last one by `WITH ID`
+    for number, table_id in enumerate((OLD, NEW, OLD)):  # The last one is created again `WITH ID`.
         said = {"table_id": table_id, "table_generation": f"200000000000000{number}"}
         back.write(Record(key={"id": number}, value={"name": "again"}, properties=said))
     assert rows_of(spark, back) == [(2, "again", None)]
@@ -169,7 +170,8 @@ def expiring(id: int, after_s: int | None, name: str | None = "x") -> Record:  #
 
 
 def telling(id: int, text: str, **after_s: int) -> Record:  # noqa: A002  (the column's name)
-    """What a connector says that reads TTLs: `sure` is when the row goes whatever was before, `column` when the column does."""
+    """A record with TTLs as a connector publishes it. `sure`: when the row expires, independent of earlier writes;
+    `row`: when the row expires, unless earlier writes remain; `column`: when the column expires."""
     properties = {}
     if "column" in after_s:
         properties["columns_expire_at"] = json.dumps({"name": SECONDS + after_s["column"]})
@@ -206,7 +208,7 @@ EXPIRY: Sequence[Case] = [
 
 
 def test_expired_rows_are_gone(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A row is gone when all that was written since its last deletion had a TTL, and the latest is over."""
+    """A row is gone when all writes since its last deletion had a TTL, and the latest of these has expired."""
     topic = data_topic(*PLAIN)
     for case, (_, records, _) in enumerate(EXPIRY):
         topic.write(*[Record(key={"id": case}, value=each.value, properties=each.properties) for each in records])

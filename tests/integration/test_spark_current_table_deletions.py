@@ -1,4 +1,4 @@
-"""The current table without what was deleted: rows, partitions, and ranges by every form of bound."""
+"""The current table without deleted rows: deletions of rows, of partitions, and of ranges with every form of bound."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WIPED: Sequence[Case] = [
 
 
 def test_deletions_of_partitions_and_rows(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Markers and tombstones, in topic order."""
+    """Markers and tombstones apply in the order of the topic."""
     found = rows_by_case(spark, data_topic(*WIDE), WIPED, "pk a b s t v")
     assert found == {name: rows for name, _, rows in WIPED}
 
@@ -86,7 +86,7 @@ RANGES: Sequence[tuple[str, Record, str]] = [
 
 
 def test_range_deletions_take_the_rows_between_their_bounds(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Every form of bound: prefixes, exclusive ones, several columns, descending columns."""
+    """Ranges are deleted with every form of bound: prefixes, exclusive bounds, several columns, descending columns."""
     cases: list[Case] = [(name, [*GRID, marker, row("p", 9, "later", 0)], []) for name, marker, _ in RANGES]
     found = rows_by_case(spark, data_topic(*WIDE), cases, "pk a b")
     left = {name: " ".join(f"{a}{b}" for _, a, b in rows) for name, rows in found.items()}

@@ -75,13 +75,13 @@ STATICS: Sequence[Case] = [
 
 
 def test_static_columns(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """The newest record of a partition that has a value gives its static columns."""
+    """The static columns of a partition come from its newest record with a value."""
     found = rows_by_case(spark, data_topic(*WIDE), STATICS, "pk a b v s t")
     assert found == {name: rows for name, _, rows in STATICS}
 
 
 def test_a_static_column_that_is_added_is_in_every_row(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Rows of before show it as soon as it is written, and so does a partition of static columns only."""
+    """Earlier rows, and a partition of only static columns, have the new column once it is written."""
     topic = data_topic(*BEFORE_T)
     write_an_added_static_column(topic, is_added=False)
     write_an_added_static_column(topic, is_added=True)
@@ -95,7 +95,7 @@ def test_a_static_column_that_is_added_is_in_every_row(spark: SparkSession, data
 
 
 def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Records of DataStax's connector say nothing of static columns; the caller does."""
+    """Records of DataStax's connector do not name static columns, so the caller names them."""
     topic = data_topic(*WIDE)
     topic.write(
         Record(key={"pk": "p", "a": 1, "b": "x"}, value={"v": 1, "s": "old"}),

@@ -1,4 +1,4 @@
-"""`fresh_table`: a mirror and the topic's tail are what a merge would leave at that moment."""
+"""`fresh_table` merges a mirror with the newer records of its topic, and equals the mirror after its next run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _later(by_s: float) -> float:
 def test_it_is_what_the_next_run_makes_of_rows_markers_and_static_columns(
     mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
-    """In topics of several partitions, with nothing merged for a while, and with nothing behind the mirror."""
+    """This holds for topics of several partitions, after several writes without a run, and without newer records."""
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     chance = random.Random(20261123)
@@ -54,7 +54,8 @@ def test_it_is_what_the_next_run_makes_of_rows_markers_and_static_columns(
 def test_columns_expiry_and_the_table_itself(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the mirror has not noticed yet: a column that came, one that went, a TTL that is over, a table that was made again."""
+    """The fresh table has changes that the mirror has not: an added and a dropped column, an expired TTL, a table that
+    was created again."""
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
     ids = {"table_id": OLD, "writetime": "5"}
@@ -84,7 +85,7 @@ def test_columns_expiry_and_the_table_itself(
 def test_where_there_is_no_mirror_or_another_topic_it_says_so(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """No table is made up of half of what it should be."""
+    """Without a mirror, or with a topic that was made again, there is an error and no incomplete table."""
     topic = data_topic(*PLAIN, partitions=1)
     with pytest.raises(ConfigError, match=r"there is no mirror below .*nowhere; `spark_bridge.current_table` reads"):
         fresh_table(spark, topic.options, str(tmp_path / "nowhere"))
@@ -98,5 +99,5 @@ def test_where_there_is_no_mirror_or_another_topic_it_says_so(
 
 
 def _objects(rows: list[str]) -> list[object]:
-    """Rows whose columns may have another order."""
+    """Rows as objects, because the order of their columns may differ."""
     return [json.loads(each) for each in rows]

@@ -27,7 +27,8 @@ def ids(spark: SparkSession, folder: str, batch: str) -> list[str]:
 def test_no_record_is_lost_or_doubled_when_a_task_an_executor_and_the_driver_die(
     spark: SparkSession, spark_cluster: SparkCluster, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A task fails and an executor is killed in the first micro-batch, the driver in the second; the third is another driver's."""
+    """A task fails and an executor is killed in the first micro-batch, and the driver is killed in the second; another
+    driver runs the third one."""
     topic = data_topic(*KEY_AND_VALUE)
     written = topic.write(*[Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(300)], batch=10)
     folder = str(tmp_path)

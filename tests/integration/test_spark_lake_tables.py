@@ -1,4 +1,4 @@
-"""Delta Lake and Iceberg answer to one contract: what the jobs ask of a table, on a real file system."""
+"""Delta Lake and Iceberg tables behave alike in all that the jobs need, on a real file system."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 from tests.spark.spark35_driver import changed_rows
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
@@ -56,8 +56,8 @@ _WIDER = "id int, `a b` string, home struct<street: string, fee: decimal(4,1)>, 
 def test_a_table_is_made_merged_altered_and_compacted(
     spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
 ) -> None:
-    """It follows the schema, down to the fields of structs; an epoch is appended once."""
-    table = made(spark, f"{tmp_path}/history")  # a name that Iceberg has a use of its own for
+    """The table follows the schema, including fields of structs, and an epoch is appended once."""
+    table = made(spark, f"{tmp_path}/history")  # Iceberg gives the name `history` a meaning of its own.
 
     def rows(columns: str, *values: tuple[object, ...]) -> DataFrame:
         return spark.createDataFrame(list(values), columns).coalesce(1)
@@ -79,7 +79,7 @@ def test_a_table_is_made_merged_altered_and_compacted(
     update, insert = update_and_insert(wider.columns)
     actions = f"WHEN MATCHED THEN {update}", f"WHEN NOT MATCHED THEN {insert}"
     assert table.merge(wider, "t.id = s.id", *actions) == {"insert": 1, "update": 1, "delete": 0}
-    # Iceberg makes no snapshot for it
+    # Iceberg makes no snapshot for an empty merge.
     nothing = table.merge(wider.limit(0), "t.id = s.id", *actions)
     assert not any(nothing.values())
     table.rename_column("a b", "name")
@@ -93,7 +93,7 @@ def test_a_table_is_made_merged_altered_and_compacted(
 def test_a_table_comes_with_its_first_rows_or_not_at_all(
     spark: SparkSession, tmp_path: Path, made: Callable[[SparkSession, str], LakeTable]
 ) -> None:
-    """A write that fails leaves no empty table behind, which would pass for one that was filled."""
+    """A failed write leaves no empty table, which would look like a filled one."""
     log, history = made(spark, f"{tmp_path}/changes"), made(spark, f"{tmp_path}/history")
     failing = spark.range(1).withColumn("id", F.raise_error(F.lit("this row fails")).cast("int"))
     with pytest.raises(PySparkException, match="this row fails"):
@@ -114,7 +114,7 @@ def test_a_table_comes_with_its_first_rows_or_not_at_all(
 
 @pytest.mark.spark_line("==4.1")
 def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
-    """What its tables were made in is kept beside them; another one is refused."""
+    """The format of the tables is stored beside them, and another format is refused."""
     assert MirrorTables(spark, str(tmp_path)).table_format == "delta"
     applied = Applied(epoch=3, positions={"t": (1, 2, -1)}, static_columns=("s",))
     for _ in range(3):
@@ -131,7 +131,8 @@ def test_a_target_keeps_its_format(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_target_keeps_its_numbers_once_there_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    """Before, another run may choose others: decimals that do not fit end the first run with that advice. A rebuild keeps them."""
+    """Before there is a table, a run may choose other numbers, as the error about decimals that do not fit advises.
+    Afterwards even a rebuild keeps them."""
     given = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
     plain, texts = (BridgeOptions.from_mapping({**given, **more}) for more in ({}, {"numbers": "string"}))
     tables = MirrorTables(spark, str(tmp_path))
@@ -145,7 +146,7 @@ def test_a_target_keeps_its_numbers_once_there_is_a_table(spark: SparkSession, t
     assert MirrorTables(spark, str(tmp_path)).with_numbers(plain) == texts
     with pytest.raises(ConfigError, match=r"numbers: 'decimal' is given, but the tables below .* have 'string'"):
         tables.with_numbers(BridgeOptions.from_mapping({**given, "numbers": "decimal"}))
-    # an earlier version did not store them
+    # An earlier version did not store the form of numbers.
     tables.save_applied(replace(tables.applied(), numbers=None))
     tables.keep_format(plain.numbers)
     assert (tables.applied().numbers, tables.with_numbers(texts)) == (None, texts)
@@ -154,7 +155,8 @@ def test_a_target_keeps_its_numbers_once_there_is_a_table(spark: SparkSession, t
 def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a partition the last run counts, whatever is in it; a marker that is forgotten hides what was before it."""
+    """The last run of a partition counts, even if it is a marker; a marker that is forgotten still hides the records
+    before it."""
     monkeypatch.setattr(kept_records, "_MOST_RUNS", 1)
     tables = MirrorTables(spark, str(tmp_path))
 
@@ -184,18 +186,18 @@ def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
     tables.take_over()
     assert kept() == before == [("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
     assert not (tmp_path / "records").exists()
-    tables.take_over()  # nothing is left to do
+    tables.take_over()  # Nothing is left to do.
     applied = tables.applied()
     assert applied.runs is not None
     run = tables.kept.write(judged(("a", "partition", b"1")), 1, 7)
-    tables.kept.write(judged(("b", "row", b"9")), 1, 7)  # of a micro-batch that failed
+    tables.kept.write(judged(("b", "row", b"9")), 1, 7)  # This run is of a micro-batch that failed.
     tables.save_applied(replace(applied, runs=(*applied.runs, run)))
     assert kept() == [("a", "partition", 1), ("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
     tables.forget(-1)
     assert kept() == [("a", "nothing", 1), ("a", "row", 0), ("a", "row", 0), ("b", "row", 0)]
     tables.merge_kept()
     assert kept() == [("b", "row", 1)]
-    # those that were replaced are read by who began before, the failed one by nobody
+    # Jobs that began earlier still read the replaced runs. Nobody reads the failed run.
     assert len(list((tmp_path / "kept").iterdir())) == 3
 
 
@@ -207,7 +209,8 @@ def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
     caplog: pytest.LogCaptureFixture,
     table_format: TableFormat,
 ) -> None:
-    """Every 50 epochs. An error of the JVM that PySpark does not convert is logged, too, and the next epoch tries again."""
+    """Files are compacted every 50 epochs. A failure is logged, also a JVM error that PySpark does not convert, and the
+    next epoch tries again."""
     tables = MirrorTables(spark, f"{tmp_path}/odd [name]", table_format)
     for number in range(2):
         one = spark.range(number, number + 1).withColumn("epoch", F.lit(number)).coalesce(1)
@@ -234,7 +237,7 @@ def test_small_files_become_one_in_turn_and_a_failure_stops_nothing(
 
 @pytest.mark.spark_line("==4.1")
 def test_an_iceberg_table_of_an_earlier_version_is_written_as_new_ones_are(spark: SparkSession, tmp_path: Path) -> None:
-    """What somebody has set stays."""
+    """Missing write modes are set; a mode that is set already stays."""
     table = IcebergTable(spark, f"{tmp_path}/it's/rows")
     table.bring_up_to_date()
     assert table.read() is None
@@ -252,7 +255,8 @@ def test_an_iceberg_table_of_an_earlier_version_is_written_as_new_ones_are(spark
 def test_compaction_leaves_no_deletes_of_files_that_are_gone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a large file that stays as it is, for which Iceberg alone would keep them."""
+    """A large file is not rewritten. Because of such a file, Iceberg alone would keep the deletes of files that
+    compaction removed."""
     monkeypatch.setitem(iceberg_tables._COMPACTED, "min-file-size-bytes", "10000")
     table = IcebergTable(spark, f"{tmp_path}/rows")
     table.create(spark.range(20_000).withColumn("epoch", F.lit(0)).coalesce(1))
@@ -265,7 +269,7 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
     table.compact()
     last = [(each.operation(), each.summary().get("cdc.resolved")) for each in table._table().snapshots()]
     assert last[-3:] == [(each, "1970-01-01T00:00:01.000Z") for each in ("delete", "replace", "replace")]
-    table.delete("id = -2")  # Iceberg counts the files of deletes with the next commit
+    table.delete("id = -2")  # Iceberg updates the number of delete files with the next commit.
     found = table._table().currentSnapshot().summary()
     assert [found.get(f"total-{each}") for each in ("data-files", "delete-files")] == ["2", "1"]
     assert sorted(row.id for row in table.read().where("id < 0").collect()) == [-4]  # type: ignore[union-attr]
@@ -273,7 +277,8 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
 def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, table_format: TableFormat) -> None:
-    """A key column gets other letters, another the name of a column that was dropped; the change log keeps what it has."""
+    """A key column gets other letters, and another key column the name of a dropped column; the change log keeps its
+    columns."""
     tables = MirrorTables(spark, str(tmp_path), table_format)
     own = "'1' _cdc_id, '1' _cdc_owner, 1L _cdc_writetime, 1L _cdc_expires_at"
 
@@ -302,7 +307,8 @@ def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, t
 def test_an_epoch_that_all_tables_have_stays_though_the_change_log_has_other_letters(
     spark: SparkSession, tmp_path: Path, table_format: TableFormat
 ) -> None:
-    """A key column was renamed to other letters, a value column was dropped and added again in others."""
+    """A key column is renamed to other letters, and a value column is dropped and added again in other letters: the
+    epoch is still found complete."""
     tables = MirrorTables(spark, str(tmp_path), table_format)
     own = "'1' _cdc_owner, 1L _cdc_writetime, CAST(NULL AS BIGINT) _cdc_expires_at"
     tables.rows.create(spark.sql(f"SELECT 'k' Id, 'new' C, 'd' d, '1' _cdc_id, {own}").coalesce(1))
@@ -323,7 +329,8 @@ def test_an_epoch_that_all_tables_have_stays_though_the_change_log_has_other_let
 
 
 def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark: SparkSession) -> None:
-    """A key column with the name of a value column that was dropped, and a column in other letters."""
+    """A key column has the name of a dropped value column, and a column is in other letters: values are published in
+    the right column."""
     own = "'_cdc_id', 'ab', '_cdc_writetime', 1L"
     images = [
         (f"named_struct('id', 'k', 'at', 't', 'v', 'old', 'c', 'c1', {own})", 1),
@@ -353,7 +360,8 @@ def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark:
 def test_a_relative_target_is_below_the_working_directory_of_the_driver(
     spark: SparkSession, tmp_path: Path, table_format: TableFormat
 ) -> None:
-    """Delta's SQL takes absolute paths only; a DataFrame's writer, which makes the tables, takes any."""
+    """Both formats resolve a relative path: Delta's SQL takes only absolute paths, and the DataFrame writer that makes
+    the tables takes any."""
     relative = os.path.relpath(tmp_path, Path.cwd())
     tables = MirrorTables(spark, relative, table_format)
     assert Path(tables.target).resolve() == tmp_path
@@ -370,7 +378,7 @@ def test_a_relative_target_is_below_the_working_directory_of_the_driver(
 def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
     spark: SparkSession, tmp_path: Path, column: str
 ) -> None:
-    """Delta makes no deletion vectors for a table with a column of one of its own names."""
+    """Delta makes no deletion vectors for a table with a column that is named like one of Delta's own."""
     found = changed_rows(spark, str(tmp_path / "rows"), column)
     assert [tuple(json.loads(each).values()) for each in found] == [
         (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
@@ -382,11 +390,12 @@ def _conflict(table: LakeTable) -> None:
 
 
 def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: SparkSession, tmp_path: Path) -> None:
-    """A checkpoint's path stays what it was; the processes of the data source know no default file system but the local one."""
+    """A checkpoint's local path stays unchanged. Another one gets its file system, because the data source's processes
+    only know the local one as default."""
     for path in (f"{tmp_path}/checkpoint", f"file:{tmp_path}/checkpoint"):
         assert (HadoopFolder(spark, path).address(), HadoopFolder(spark, path).is_local()) == (path, True)
     on_hdfs = session_of_its_own(spark)
-    on_hdfs.conf.set("fs.defaultFS", "hdfs://127.0.0.1:9")  # nothing connects to it
+    on_hdfs.conf.set("fs.defaultFS", "hdfs://127.0.0.1:9")  # Nothing connects to this address.
     folder = HadoopFolder(on_hdfs, "/lake/orders/checkpoint")
     assert (folder.address(), folder.is_local()) == ("hdfs://127.0.0.1:9/lake/orders/checkpoint", False)
     assert folder.absolute() == "/lake/orders/checkpoint"
@@ -394,7 +403,8 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
 
 
 def test_steps_beside_each_other_do_not_take_each_others_settings(spark: SparkSession) -> None:
-    """Spark writes a session's settings into the thread's properties for each job, and takes them out again afterwards."""
+    """Spark sets a session's settings as properties of the thread for each job: steps in parallel threads must not see
+    each other's."""
     context = spark.sparkContext._jsc.sc()
     both = threading.Barrier(2, timeout=60)
 

@@ -1,4 +1,5 @@
-"""A mirror whose tables are taken for large: a few changes go into deletion vectors, and their keys are looked up."""
+"""A mirror whose tables count as large: a few changes are written as deletion vectors, and kept records are looked up
+by key."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.spark_line(">=4.1"),
 ]
 
-# Keys and owners as texts that SQL must quote.
+# Keys and owners with characters that SQL must quote.
 _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")
 
 
@@ -38,7 +39,8 @@ _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")
 def test_its_rows_are_those_of_the_topic(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
 ) -> None:
-    """Updates, deletions, rows that move between one of the partition and one of their own; the tables' files stay."""
+    """Updates, deletions, and rows that change between a static row and a row of their own; the existing files of the
+    tables stay."""
     monkeypatch.setattr(batch_session, "_LARGE_BYTES", 0)
     monkeypatch.setattr(batch_session, "_SPARSE_BYTES", 0)
     more = {"changelog": keeps_more, "history": keeps_more}
@@ -47,7 +49,7 @@ def test_its_rows_are_those_of_the_topic(
     topic.write(*[row(pk, a, "x", a, s=f"s {pk}") for pk in _NAMES for a in range(4)])
     topic.write(*[static_row(f"static {pk}", s="alone", t=1) for pk in _NAMES])
     with monkeypatch.context() as as_large_run:
-        as_large_run.setattr(epoch_plan, "FEW_RECORDS", 0)  # files of ranges of owners
+        as_large_run.setattr(epoch_plan, "FEW_RECORDS", 0)  # The first run makes files with ranges of owners.
         kept.run(**more)
     files = set(kept.table("rows").inputFiles())
     topic.write(*[row(pk, 1, "x", 100, s=f"new {pk}") for pk in _NAMES])
@@ -76,7 +78,7 @@ def test_its_rows_are_those_of_the_topic(
 def test_an_iceberg_mirror_has_the_rows_of_the_topic_and_keeps_its_files(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, keeps_more: bool
 ) -> None:
-    """Rows that are replaced or gone are noted in files of their own; the merge counts what it did."""
+    """Replaced and deleted rows are noted in separate files, and the merge counts its changes."""
     monkeypatch.setattr(batch_session, "_LARGE_BYTES", 0)
     monkeypatch.setattr(batch_session, "_SPARSE_BYTES", 0)
     topic = data_topic(*WIDE)
@@ -95,7 +97,7 @@ def test_an_iceberg_mirror_has_the_rows_of_the_topic_and_keeps_its_files(
 
 
 def test_few_keys_are_looked_up_in_few_pages(spark: SparkSession, tmp_path: Path) -> None:
-    """What is kept of three Cassandra partitions among 20,000: three pages of them are read, and all of their rows found."""
+    """For three Cassandra partitions among 20,000, all kept rows are found, and only three pages of them are read."""
     folder = f"{tmp_path}/kept"
     owners = F.hex(F.format_string("%05d", "id"))
     nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in KEPT_SCHEMA if each.name != "owner"]
@@ -116,10 +118,10 @@ def test_few_keys_are_looked_up_in_few_pages(spark: SparkSession, tmp_path: Path
 def test_the_first_files_of_rows_and_history_have_a_range_of_keys_each(
     spark: SparkSession, tmp_path: Path, kind: type[DeltaTable | IcebergTable]
 ) -> None:
-    """A key is in one file of each table, whatever order the changes came in."""
+    """Each key is in one file of each table, independent of the order of the changes."""
     session = session_of_its_own(spark)
     session.conf.set("spark.sql.shuffle.partitions", "3")
-    session.conf.set("spark.sql.adaptive.enabled", "false")  # it would make one of three small ones
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # Otherwise Spark would merge three small files into one.
     image = "struct(hex(id) AS _cdc_id, hex(id % 100) AS _cdc_owner, id)"
     steps = session.range(300).selectExpr(
         "'insert' AS op", "hex(id) AS _cdc_id", f"{image} AS after", f"if(id < 0, {image}, NULL) AS before",
@@ -138,7 +140,8 @@ def test_the_first_files_of_rows_and_history_have_a_range_of_keys_each(
 
 
 def test_lists_of_keys_are_short_where_they_are_looked_up() -> None:
-    """Long ones would not be compared with each page's statistics; too many keys are not listed at all."""
+    """Long lists are split, because Spark does not compare them with the statistics of pages; too many keys are not
+    listed at all."""
     names = [f"it's {number:04}" for number in range(300)]
     listed = is_listed("owner", [*reversed(names)], is_sparse=True)
     assert listed is not None

@@ -1,4 +1,4 @@
-"""The folding rules against Cassandra itself: whatever statements were run, Spark's table is what `SELECT *` gives."""
+"""The folding rules against Cassandra itself: after any statements, Spark's table equals `SELECT *`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 Rows = list[Mapping[str, object]]
@@ -31,7 +31,8 @@ _CAUGHT_UP_WITHIN_S = 300
 
 @pytest.fixture
 def unequal_rows(spark: SparkSession, cql: Session, pulsar: PulsarServer) -> Callable[[str, list[str]], list[str]]:
-    """What differs between a table and its data topic once the line has caught up: nothing, or what stays different."""
+    """A function that returns the differences between a table and its data topic once all changes have arrived, or
+    after a time limit."""
     url = f"{pulsar.admin_url}/admin/v2/namespaces/public/default/retention"
     rest().post(url, json={"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}).raise_for_status()
 
@@ -43,7 +44,7 @@ def unequal_rows(spark: SparkSession, cql: Session, pulsar: PulsarServer) -> Cal
         while True:
             try:
                 found = [row.asDict(recursive=True) for row in current_table(spark, options).collect()]
-            except TopicError:  # nothing has been published yet
+            except TopicError:  # Nothing has been published yet.
                 found = []
             lines = differences(table, key, wanted, found)
             if not lines or time.monotonic() > deadline:
@@ -54,7 +55,7 @@ def unequal_rows(spark: SparkSession, cql: Session, pulsar: PulsarServer) -> Cal
 
 
 def random_statements(table: str, seed: int) -> Iterator[str]:
-    """Statements of every kind that touch rows, parts of rows and many rows, on few keys, so that they meet."""
+    """Statements of every kind on rows, parts of rows and many rows, with few keys, so that they overlap."""
     chance = random.Random(seed)
     for number in range(_STATEMENTS):
         pk, a, b = chance.randrange(3), chance.randrange(4), chance.choice("xyz")
@@ -88,7 +89,8 @@ def test_any_statements_leave_the_same_rows_in_spark(
     deploy_connector: DeployConnector,
     unequal_rows: Callable[[str, list[str]], list[str]],
 ) -> None:
-    """Rows, columns, static columns, ranges and partitions, with one clustering column in descending order."""
+    """The statements change rows, columns, static columns, ranges and partitions; one clustering column is in
+    descending order."""
     table = f"{keyspace}.mirrored"
     cql.execute(
         f"CREATE TABLE {table} (pk int, a int, b text, v int, w text, l list<int>, s int static, t text static,"
@@ -98,7 +100,8 @@ def test_any_statements_leave_the_same_rows_in_spark(
     for number, statement in enumerate(random_statements(table, seed=20261121), start=1):
         cql.execute(statement)
         if number % (_STATEMENTS // 3) == 0:
-            # the rows are on the topic before the next deletions come, else only the last state would ever be read
+            # The rows must be on the topic before the next deletions, otherwise the connector would only read the last
+            # state.
             assert unequal_rows(table, ["pk", "a", "b"]) == []
     cql.execute(f"INSERT INTO {table} (pk, a, b, v, s) VALUES (1, 1, 'x', 1, 1)")
     assert unequal_rows(table, ["pk", "a", "b"]) == []
@@ -113,7 +116,7 @@ def test_times_as_clustering_columns_and_rows_that_expire(
     deploy_connector: DeployConnector,
     unequal_rows: Callable[[str, list[str]], list[str]],
 ) -> None:
-    """Ranges of timeuuids go by their time, not by their text; rows written with a TTL are gone when it is over."""
+    """Ranges of timeuuids compare times, not texts, and rows with a TTL disappear when it is over."""
     table = f"{keyspace}.visits"
     cql.execute(
         f"CREATE TABLE {table} (pk int, at timeuuid, v decimal, PRIMARY KEY (pk, at))"
@@ -121,7 +124,7 @@ def test_times_as_clustering_columns_and_rows_that_expire(
     )
     deploy_connector(keyspace, "visits")
     insert = cql.prepare(f"INSERT INTO {table} (pk, at, v) VALUES (?, ?, ?)")
-    # half an hour apart: the text begins with the time's low bits, which run over every seven minutes
+    # Half an hour apart: the text begins with the low bits of the time, which wrap around every seven minutes.
     times = [uuid_from_time(1_700_000_000 + 1_800 * number) for number in range(24)]
     for pk in range(6):
         for number, at in enumerate(times):

@@ -1,4 +1,4 @@
-"""Rows of a mirror expire without records: when a run failed midway, and while the topic is silent."""
+"""Rows of a mirror expire without records: after a run that failed midway, and while no record comes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fixtures.mirror import MirrorOf, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
 from tests.topics.table_records import PLAIN
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(2_400),
@@ -44,11 +44,11 @@ def _until(is_so: Callable[[], bool], job: Future[MirrorSummary]) -> None:
 def test_rows_and_columns_expire_once_whatever_fails_midway(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed run is finished before the next records, and when rows expire is not forgotten.
+    """A failed run is finished before new records are read, and each row and column expires exactly once.
 
-    The batch that brought the rows fails after its last table, one expiry after the history, the next after the rows. Records
-    that come behind an expiry have another epoch in change log and history: none of them is taken for what it has written.
-    A column goes by itself, and its row with its last.
+    The batch with the rows fails after its last table, one expiry after the history, and the next one after the rows.
+    Records after an expiry have another epoch in change log and history, so none of them is taken for a change of the
+    expiry. A column expires separately, and a row with its last column.
     """
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
@@ -91,10 +91,10 @@ def test_rows_and_columns_expire_once_whatever_fails_midway(
 def test_rows_expire_while_a_followed_topic_is_silent(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without records there are no micro-batches, but time goes on; the job ends with its summary when it is to stop.
+    """Rows expire without records, and thus without micro-batches; the job ends with its summary when told to stop.
 
-    A micro-batch that failed midway comes before what expires: also what waits for the micro-batch when it fails, and although the
-    query that repeats it takes longer to start than the interval.
+    A micro-batch that failed midway is finished before rows expire. This also holds when an expiry waits for the
+    micro-batch that fails, and when the query that repeats the micro-batch takes longer to start than the interval.
     """
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
@@ -124,7 +124,7 @@ def test_rows_expire_while_a_followed_topic_is_silent(
     monkeypatch.setattr(_Steps, "apply", apply_late)
     stopping, pool = threading.Event(), ThreadPoolExecutor(1)
     job = pool.submit(kept.run, follow_interval_s=1, stopping=stopping)
-    pool.shutdown(wait=False)  # its thread ends with the job
+    pool.shutdown(wait=False)  # Its thread ends with the job.
     try:
         _until(lambda: kept.applied().next_expiry_s == now_s + 9_000, job)
         assert kept.rows() == ['{"id":1,"name":"stays"}', '{"id":3,"name":"goes later"}']
@@ -134,6 +134,6 @@ def test_rows_expire_while_a_followed_topic_is_silent(
         assert kept.rows() == ['{"id":1,"name":"stays"}']
     finally:
         stopping.set()
-        summary = job.result(_WITHIN_S)  # or why it ended without one
+        summary = job.result(_WITHIN_S)  # This raises the job's error if it has failed.
     assert (summary.records, summary.inserted, summary.deleted) == (1, 1, 2)
     assert kept.replayed() == kept.open_versions() == kept.rows()

@@ -19,7 +19,7 @@ from tests.fixtures.mirror import MirrorOf, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
@@ -40,11 +40,12 @@ def test_a_batch_that_failed_midway_is_applied_once(
     table_format: TableFormat,
     kind: type[DeltaTable | IcebergTable],
 ) -> None:
-    """Stopped after the rows were made, after the history, or all but the last table, was written; run again, every table is right.
+    """A run that stops after any table leaves a micro-batch that the next run completes, so that every table is right.
 
-    The run that finishes the first micro-batch fails in the second one, which fails twice. So it is when a checkpoint is restored from
-    an older copy after a failure, or lost and the whole topic is read again, with more records, after markers and tombstones were forgotten, and when many files
-    become few.
+    The first run stops after it has made the rows. The next one completes the first micro-batch and fails in the second
+    one, after the history; the third one fails in it after all tables. The same holds for a checkpoint that is restored
+    from an older copy after a failure. It also holds for a lost checkpoint, when the whole topic is read again with
+    more records, although markers and tombstones were forgotten, and when files are compacted.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
@@ -55,7 +56,7 @@ def test_a_batch_that_failed_midway_is_applied_once(
     topic.write(row("r", 1, "x", 3), partition_deletion("r"))
     for stage, table in enumerate(("history", "kept")):
         with stopped_after(table, kind):
-            kept.run()  # its tables are those of the first run, which made some before it failed
+            kept.run()  # The run uses the format of the first run, which made some tables before it failed.
         assert kept.applied().epoch == 1, f"stage {stage}: the first micro-batch is finished, the second one is not"
     topic.write(row("p", 1, "x", 101), row_deletion("p", 2, "x"), row("q", 1, "y", 1))
     summary = kept.run(tombstone_retention_days=-1)
@@ -95,7 +96,8 @@ def test_a_stream_whose_python_process_starts_late_is_begun_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark gives it ten seconds: a machine that is busy for longer would otherwise end the job."""
+    """Spark waits ten seconds for this process; without the retry, a machine that is busy for longer would end the
+    job."""
     topic = data_topic(*WIDE)
     topic.write(row("p", 1, "x", 1))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(_late_python(tmp_path)))
@@ -109,7 +111,7 @@ def test_a_stream_whose_python_process_starts_late_is_begun_again(
 
 
 def _late_python(folder: Path) -> Path:
-    """Python whose first process of a stream waits longer than Spark does."""
+    """Write a Python launcher whose first process of a stream starts later than Spark waits."""
     late = folder / "late-python"
     late.write_text(
         f"""#!/bin/sh

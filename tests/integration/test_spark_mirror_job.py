@@ -1,4 +1,4 @@
-"""The job `mirror` on real topics: its rows are those of the current table, and change log and history agree with them."""
+"""The job `mirror` on real topics: its rows equal the current table, and change log and history agree with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fixtures.mirror import Mirror, MirrorOf
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
 from tests.topics.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
@@ -21,7 +21,8 @@ pytestmark = [
 ]
 
 _FEW_PIECES = 25
-"""Of code that a micro-batch has of its own, for it holds the epoch and the time. In all it has some 200."""
+"""Limit of code fragments that Spark compiles for one micro-batch only, because they hold the epoch and the time. A
+micro-batch has some 200 fragments in all."""
 
 
 def said(time_us: int) -> Mapping[str, str]:
@@ -29,11 +30,11 @@ def said(time_us: int) -> Mapping[str, str]:
 
 
 def test_a_mirror_follows_what_happens_to_rows(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
-    """Rows by key; the change log tells inserts, updates and deletes apart, with both images and times.
+    """Rows by key; the change log distinguishes inserts, updates and deletes, with both images and times.
 
-    A change log and a history that are switched on later begin with the rows that the mirror has. Records without a write time
-    count from their publication, and their versions are closed: within a micro-batch, in a later one, and where the history
-    begins later. The target is where only Spark can look: Hadoop's ViewFs stands for s3a:// where there is no s3fs, and Python
+    A change log and a history that are switched on later begin with the rows of the mirror. Records without a write
+    time use their publish time, and their versions are closed: within a micro-batch, in a later one, and where the
+    history begins later. Only Spark can read the target: Hadoop's ViewFs stands for s3a:// without s3fs, and Python
     cannot read the checkpoint.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
@@ -92,7 +93,7 @@ def test_a_mirror_follows_what_happens_to_rows(spark: SparkSession, data_topic: 
         (20, "there before", 1, None),
         (4, "d", 22, 23),
     ]
-    # two came at one time, in this order
+    # Two changes have the same time, and they come in this order.
     closed = (each[1:] for each in found if each[0] == 10 and each[3] is not None)
     versions = sorted(closed, key=lambda each: each[1:])
     assert [each[0] for each in versions] == ["a", "b", "c"]
@@ -102,9 +103,9 @@ def test_a_mirror_follows_what_happens_to_rows(spark: SparkSession, data_topic: 
 
 
 def test_every_record_of_a_micro_batch_is_a_change(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """Changes of one row that come together are told one by one: its own, its partition's static columns, markers.
+    """Changes of one row in a micro-batch are logged separately: its own, those of static columns, and markers.
 
-    A change log and a history that are switched on later begin with the rows that the mirror has.
+    A change log and a history that are switched on later begin with the rows of the mirror.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
@@ -156,9 +157,9 @@ def test_every_record_of_a_micro_batch_is_a_change(mirror_of: MirrorOf, data_top
 
 
 def test_a_limit_cuts_a_backlog_into_micro_batches(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """One run goes through all of them, and the rows are those of the whole topic.
+    """One run processes all micro-batches, and the rows equal those of the whole topic.
 
-    A micro-batch runs the code that Spark compiled for the one before.
+    A micro-batch uses the code that Spark compiled for the previous one.
     """
     topic = data_topic(*PLAIN)
     topic.write(*[Record(key={"id": n % 4}, value={"name": f"row {n}"}) for n in range(12)], batch=2)

@@ -1,4 +1,4 @@
-"""Markers and static columns in a mirror: they count for rows of other micro-batches, too."""
+"""Markers and static columns in a mirror: they apply to rows of other micro-batches, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.topics.table_records import (
     write_an_added_static_column,
 )
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [
     pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 
-# no row expires while a slow machine is still comparing
+# So late that no row expires while a slow machine compares.
 _LATER_S = 86_400
 
 
@@ -51,7 +51,7 @@ def random_record(chance: random.Random, number: int) -> Record:
 
 
 def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """The change log tells of each row that it changes, and the history has a version with it."""
+    """The change log has each row that gets the column, and the history has a version with it."""
     topic = data_topic(*BEFORE_T)
     kept = mirror_of(topic)
     write_an_added_static_column(topic, is_added=False)
@@ -63,7 +63,7 @@ def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: Mi
     closed = kept.table("history").where("valid_to IS NOT NULL").select("pk", "a", "s", "t").collect()
     assert sorted(map(tuple, closed)) == [("p", 1, "1", None), ("p", 2, "1", None), ("q", None, "2", None)]
     assert kept.replayed() == kept.open_versions() == kept.rows()
-    # the column that was added comes last in a mirror
+    # In a mirror, the added column comes last.
     assert [json.loads(each) for each in kept.rows()] == [json.loads(each) for each in kept.wanted()]
 
 
@@ -71,12 +71,11 @@ def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: Mi
 def test_markers_static_columns_and_expiry_over_many_batches(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the records are cut into micro-batches, the rows are those of the whole topic.
+    """The rows are those of the whole topic, independent of the division into micro-batches.
 
-    The mirror that an earlier version made goes on with what that kept, and what is kept becomes one file again and again.
-
-    What a marker took stays away when the marker is forgotten: a row that was written again with a TTL expires; static
-    columns are those of the newest record, or gone.
+    A mirror of an earlier version continues with the records that it kept, and kept records are merged into one file
+    again and again. Rows that a marker deleted stay deleted when the marker is forgotten. A row that is written again
+    with a TTL expires. Static columns are those of the newest record, or gone.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
@@ -102,7 +101,7 @@ def test_markers_static_columns_and_expiry_over_many_batches(
         if stage == 1:
             runs = kept.applied().runs
             assert runs
-            assert len(runs) <= runs[-1].number  # each fold made one
+            assert len(runs) <= runs[-1].number  # Each merge of kept records made one run.
             kept.as_earlier_version()
             assert kept.fresh() == rows
     assert not (kept.folder / "records").exists()

@@ -1,4 +1,4 @@
-"""The job `mirror` while a table and its types change: nothing is lost, and nothing is told that did not happen."""
+"""The job `mirror` while a table and its types change: no change is lost, and none is invented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.mirror import Mirror, MirrorOf, Rows, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
 from tests.topics.table_records import NEW, OLD
 
-# Spark plans dozens of small jobs a micro-batch: a busy machine takes minutes where a quiet one takes seconds.
+# Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 
@@ -24,7 +24,7 @@ _IDS = {"table_id": OLD, "writetime": "5"}
 
 
 def schemas(fields: Mapping[str, str], **columns: str) -> tuple[AvroSchema, AvroSchema]:
-    """Of a table with these columns, besides those of a type with these fields."""
+    """Schemas of a table with these columns, and with columns of a user type with these fields."""
     place = UserType("shop", "place", tuple(fields), tuple(map(NativeType, fields.values())))
     key: Mapping[str, Mapping[str, str]] = {"partition_key": {"pk": "text"}, "clustering": {"a": "int"}}
     return table_schemas(**key, regular={**_KEPT, **columns}, user_types={"place": place})
@@ -35,18 +35,18 @@ def written(pk: str, a: int, ids: Mapping[str, str] = _IDS, /, **value: AvroValu
 
 
 def placed(place: Mapping[str, AvroValue]) -> dict[str, AvroValue]:
-    """Values of the columns of the type."""
+    """Values for the columns that hold the user type."""
     return {"home": place, "places": [place], "by_name": {"x": place}}
 
 
 def parsed(rows: Rows) -> list[Mapping[str, object]]:
-    """Columns that were added later come last in the mirror, so texts differ."""
+    """Rows as objects: columns that were added later come last in the mirror, so the texts differ."""
     return [json.loads(each) for each in rows]
 
 
 def test_a_mirror_follows_what_becomes_of_its_table(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
-    """In mid-stream: ALTER TABLE ADD, ALTER TYPE ADD of a type in lists and maps, ALTER TABLE DROP, of one column with ADD of
-    its name behind it, DROP and CREATE TABLE, CREATE TABLE ... WITH ID of before."""
+    """The mirror follows ADD, DROP, ALTER TYPE ADD in lists and maps, a column that is dropped and added again, DROP
+    and CREATE TABLE, and CREATE TABLE WITH ID of an earlier table."""
     topic = data_topic(*schemas(_STREET, name="text", gone="text"))
     kept = mirror_of(topic)
     topic.write(written("p", 1, name="old", gone="x", **placed({"street": "Elm"})))
@@ -58,7 +58,7 @@ def test_a_mirror_follows_what_becomes_of_its_table(mirror_of: MirrorOf, data_to
 
 
 def _check_what_is_added(kept: Mirror, topic: DataTopic) -> None:
-    """Rows that were not written since are not updated."""
+    """Check that rows without a new record are not updated."""
     _, wider = schemas({**_STREET, "number": "int"}, name="text", gone="text", size="int")
     oak_7 = placed({"street": "Oak", "number": 7})
     topic.write(written("p", 2, name="old", size=3, **oak_7), written("q", 2, size=4), value_schema=wider)
@@ -82,8 +82,8 @@ def _check_what_is_added(kept: Mirror, topic: DataTopic) -> None:
 
 
 def _check_what_is_dropped(kept: Mirror, topic: DataTopic) -> list[Mapping[str, object]]:
-    """DROP and ADD in one micro-batch, which failed midway: of the old values nothing is left, in rows that it touches and in
-    others, and of the new ones nothing is lost."""
+    """Check DROP and ADD in one micro-batch that failed midway: old values are gone from all rows, and no new value is
+    lost."""
     fields = {**_STREET, "number": "int"}
     _, before = schemas(fields, name="text", gone="text", size="int")
     _, dropped = schemas(fields, size="int")
@@ -116,14 +116,14 @@ def _check_what_is_dropped(kept: Mirror, topic: DataTopic) -> list[Mapping[str, 
 
 
 def _check_other_lives(kept: Mirror, topic: DataTopic, there: int) -> None:
-    """DROP and CREATE TABLE empties the mirror, also `WITH ID` of before."""
+    """Check that DROP and CREATE TABLE empty the mirror, also with the id of an earlier table."""
     _, value_schema = schemas(_STREET, size="int")
     newer = {"table_id": NEW, "writetime": "6"}
     topic.write(written("r", 9, newer, size=1), value_schema=value_schema)
     summary = kept.run()
     assert (summary.inserted, summary.deleted) == (1, there)
     assert kept.rows() == kept.wanted() == ['{"pk":"r","a":9,"size":1}']
-    # That id comes back (`WITH ID`), and a record of the table in between comes late.
+    # The old id comes back (`WITH ID`), and then a late record of the table in between.
     back = {**_IDS, "table_generation": "2000000000000000"}
     topic.write(written("r", 7, back, size=2), written("r", 8, newer, size=3), value_schema=value_schema)
     summary = kept.run()

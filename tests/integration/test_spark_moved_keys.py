@@ -1,4 +1,4 @@
-"""A data topic is given more partitions: records of one key stand in two of them, whose ledgers tell no order."""
+"""A data topic gets more partitions: records of one key are in two of them, and their ledgers have no common order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_later_update_or_deletion_of_a_moved_key_wins(data_topic: MakeTopic, m
     topic = data_topic(*WIDE, partitions=2)
     mirror = mirror_of(topic)
     old, new = (replace(topic, name=f"{topic.name}-partition-{number}") for number in (0, 1))
-    # The old partition's ledger is the younger one, as when it rolls over while keys still come to it.
+    # The old partition's ledger is the younger one, as after a rollover while records of the key still come to it.
     new.write(row("p", 9, "", 9))
     old.write(*[row("p", a, "", 1) for a in (1, 2, 3, 4, 5)])
     new.write(row("p", 1, "", 2), row_deletion("p", 2, ""))

@@ -33,7 +33,7 @@ print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
 
 @pytest.mark.extended
 def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session with the same jars maps the archive. Java would not say that it cannot."""
+    """A session with the same jars maps the archive; Java does not report an archive that it cannot use."""
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     jars = list(map(str, cached_jars(LINE, delta=True, iceberg=True)))
@@ -58,7 +58,7 @@ def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeyp
     ],
 )
 def test_prepare_says_why_it_cannot(variable: str, value: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, before Spark starts."""
+    """The error is one line, before Spark starts."""
     monkeypatch.setenv(variable, value)
     done = cdc("prepare")
     assert done.returncode == 2
@@ -74,7 +74,7 @@ def is_java(process: psutil.Process) -> bool:
 
 
 def test_an_interrupted_prepare_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java ignores Ctrl-C, and would write its archive as it ends."""
+    """Java ignores Ctrl-C and would write its archive when it ends, so the command must end it."""
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     process = subprocess.Popen(

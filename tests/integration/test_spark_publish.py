@@ -1,4 +1,4 @@
-"""The job `publish` on real topics: rows and changes of a mirror for consumers that know none of the folding rules."""
+"""The job `publish` on real topics: rows and changes of a mirror for consumers that do not know the folding rules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NODE = "01234567-89ab-4cde-8f01-23456789abcd"
 
 
 class Published:
-    """What stands on the topics of a mirror's `publish`."""
+    """The topics that `publish` writes for a mirror."""
 
     def __init__(self, spark: SparkSession, topic: DataTopic, kept: Mirror) -> None:
         self.spark = spark
@@ -75,11 +75,11 @@ class Published:
         return {**self.topic.options, "topic": topic_beside(self.topic.name, kind)}
 
     def records(self, kind: Kind) -> DataFrame:
-        """Typed, with the place in the topic partition."""
+        """Typed records, with their position in the topic partition."""
         return typed(raw_batch(self.spark, self.options(kind)), self.options(kind))
 
     def folded(self) -> list[str]:
-        """The rows that are left when the last record of a key wins, as a keyed sink has them."""
+        """The rows that remain when the last record of a key wins, as in a keyed sink."""
         found: dict[str, str] = {}
         rows = self.records("rows").selectExpr(
             "to_json(key) k", "to_json(struct(key.*, value.*)) v", "op", "message_id"
@@ -91,7 +91,7 @@ class Published:
         return sorted(found.values())
 
     def replayed(self) -> tuple[list[str], list[str]]:
-        """The rows that the changes leave, and their `op`s; each `before` is the last `after`."""
+        """The rows after all changes, and the `op` of each change; checks that each `before` is the last `after`."""
         found: dict[str, str | None] = {}
         ops = []
         told = self.records("changes").selectExpr(
@@ -105,7 +105,7 @@ class Published:
         return sorted(each for each in found.values() if each is not None), ops
 
     def sources(self, key: str) -> dict[tuple[str, str], set[tuple[object, ...]]]:
-        """Node, segment, position, table id and snapshot that the changes name, by `op` and a column of their rows."""
+        """Node, segment, position, table id and snapshot of the changes, by `op` and a column of their rows."""
         told = self.records("changes").selectExpr(
             "value.op op", f"string(coalesce(value.after.{key}, value.before.{key})) k", "value.source.*"
         )
@@ -118,12 +118,12 @@ class Published:
 
 
 def written_at(position: int, record: Record) -> Record:
-    """A record whose change stands in segment 7 of a node."""
+    """The record with segment 7 of a node as the source of its change."""
     return replace(record, properties={**record.properties, "node": NODE, "segpos": f"7:{position}"})
 
 
 def backfilled(record: Record) -> Record:
-    """As the connector publishes it."""
+    """The record as the connector publishes it for a backfill."""
     return replace(record, properties={**record.properties, "node": NODE, "segpos": "-2:1", "snapshot": "true"})
 
 
@@ -148,7 +148,7 @@ def following(topic: DataTopic, kept: Mirror, folder: Path) -> Iterator[tuple[su
 
 
 def place(message_id: str) -> tuple[int, ...]:
-    """Partition, ledger, entry, index."""
+    """Partition, ledger, entry and index of a message id."""
     ledger, entry, partition, *index = map(int, message_id.split(":"))
     return (partition, ledger, entry, *index)
 
@@ -156,9 +156,10 @@ def place(message_id: str) -> tuple[int, ...]:
 def test_rows_folded_and_changes_replayed_are_the_table(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Rows, and what takes them: a row, a range, a partition, time; statics; more than one change of a row in a micro-batch.
+    """Folded rows and replayed changes equal the table after inserts, each kind of deletion, expiry and static changes.
 
-    A state that was restored from a copy is refused: the broker would drop new records that have numbers of earlier ones.
+    A state that was restored from a copy is refused: the broker would drop new records that have the numbers of earlier
+    ones.
     """
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
@@ -184,7 +185,8 @@ def test_rows_folded_and_changes_replayed_are_the_table(
     assert published.folded() == kept.rows()
     rows, ops = published.replayed()
     assert rows == kept.rows() != []
-    # 41, p1/50 and the backfilled one; p0's eight and p1/6 twice; p1/1, p1/50, eight of p2, six of p3, the one that ended
+    # Inserts: 41 first rows, p1/50 and the backfilled row. Updates: p0's eight rows and p1/6 twice. Deletions: p1/1,
+    # p1/50, eight of p2, six of p3 and the expired row.
     assert {op: ops.count(op) for op in "cudr"} == {"c": 43, "u": 10, "d": 17, "r": 0}
     nowhere = (None, None, None, OLD, "false")
     sources = published.sources("pk")
@@ -194,7 +196,7 @@ def test_rows_folded_and_changes_replayed_are_the_table(
     ]
     assert sources["u", "p1"] == {nowhere}
     assert sources["c", "old"] == {(None, None, None, OLD, "true")}
-    assert sources["d", "p4"] == {(None, None, None, None, "false")}  # no record says that it ended
+    assert sources["d", "p4"] == {(None, None, None, None, "false")}  # No record describes an expiry.
     assert published.records("changes").count() == kept.table("changes").count()
     _expect_the_epoch_of_the_topic_behind(published)
     shutil.rmtree(kept.folder / "published")
@@ -205,7 +207,8 @@ def test_rows_folded_and_changes_replayed_are_the_table(
 
 
 def _expect_the_epoch_of_the_topic_behind(published: Published) -> None:
-    """Nothing is sent twice. The mirror goes on when `rows-` is done: only `changes-` gets that record, and its epoch."""
+    """Check that nothing is sent twice when the mirror continues after `rows-` is done: only `changes-` gets the new
+    record and its epoch."""
     kept, reached = published.kept, published.kept.applied().epoch
     rows, changes = (topic_beside(published.topic.name, kind) for kind in BOTH)
 
@@ -224,7 +227,7 @@ def _expect_the_epoch_of_the_topic_behind(published: Published) -> None:
 def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
-    """Its change log does not say where changes come from; the mirror's next run adds that."""
+    """The change log of an earlier version has no sources of changes; the mirror's next run adds the column."""
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
     published = Published(spark, topic, kept)
@@ -254,7 +257,8 @@ def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
 def test_a_killed_job_goes_on_and_each_change_stands_once(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """kill -9 in the middle, then a job that follows the mirror until SIGTERM; a writer who is not ours, and all anew."""
+    """A job is killed with -9, and another one follows the mirror until SIGTERM. A foreign writer is refused, and a
+    rebuild sends all rows again."""
     topic = data_topic(*PLAIN, partitions=2)
     kept = mirror_of(topic)
     published = Published(spark, topic, kept)
@@ -306,7 +310,8 @@ def test_a_killed_job_goes_on_and_each_change_stands_once(
 def test_a_run_after_a_rebuild_goes_on_where_a_partition_has_no_record_of_the_rebuild(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
-    """All rows of one partition are deleted: its last record is of the producer before, and no foreign one."""
+    """All rows of one partition are deleted, so its last record is of the earlier producer: it is not taken for a
+    foreign one."""
     topic = data_topic(*PLAIN, partitions=2)
     kept = mirror_of(topic)
     published = Published(spark, topic, kept)
@@ -324,7 +329,8 @@ def test_a_run_after_a_rebuild_goes_on_where_a_partition_has_no_record_of_the_re
 def test_a_rebuild_has_nothing_of_a_column_before_it_was_dropped_and_added_again(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
-    """Nothing was written to the row since, so the change log has the old value as its last. After a rebuild of the mirror, too."""
+    """The row was not written since, so its last value in the change log is the old one. The same holds after a rebuild
+    of the mirror."""
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
     published = Published(spark, topic, kept)
@@ -349,7 +355,8 @@ def test_a_rebuild_has_nothing_of_a_column_before_it_was_dropped_and_added_again
 def test_old_dates_are_published_whatever_calendar_the_session_has(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """With these settings, which Spark 3.5 has by default, it writes no date before 1582. The change log begins later."""
+    """With these settings, the defaults of Spark 3.5, Spark refuses to write dates before 1582. The change log is
+    switched on later."""
     users = session_of_its_own(spark)
     for each in ("avro", "parquet"):
         users.conf.set(f"spark.sql.{each}.datetimeRebaseModeInWrite", "EXCEPTION")
@@ -369,7 +376,7 @@ def test_old_dates_are_published_whatever_calendar_the_session_has(
 def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
-    """Nothing is published, and no state is left."""
+    """Nothing is published, and no state is stored."""
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic)
     topic.write(Record(key={"id": 1}, value={"name": "a"}))
@@ -391,7 +398,8 @@ def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
 def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
     data_topic: MakeTopic, pulsar: PulsarServer
 ) -> None:
-    """Connections are cut within frames, and before the broker's receipts have come: each record stands once, in order."""
+    """Connections are cut within frames, and before the broker's receipts arrive: each record is on the topic once, in
+    order."""
     topic = data_topic(*PLAIN)
     where = urlsplit(pulsar.service_url)
     assert where.hostname is not None and where.port is not None
@@ -406,7 +414,7 @@ def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
         KeyedProducer(options, topic.name, "job-0", schema) as producer,
     ):
         for number in range(_MANY_RECORDS):
-            if number % 1_000 == 10:  # a few are on their way when the connection is lost
+            if number % 1_000 == 10:  # Some records are in flight when the connection is lost.
                 with (cut_once if number % 2_000 == 10 else lose_receipts)(proxy):
                     producer.flush()
             producer.send(KeyedRecord(number, b"k", b"v", None, {"n": str(number)}))
@@ -425,7 +433,7 @@ def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
 
 @contextmanager
 def cut_once(proxy: Proxy) -> Iterator[None]:
-    """The next connection that says anything is cut; the ones after it are not."""
+    """Cut the next connection that sends anything, and none after it."""
     before = proxy.connections_cut
 
     def heal() -> None:
@@ -441,7 +449,7 @@ def cut_once(proxy: Proxy) -> Iterator[None]:
 
 @contextmanager
 def lose_receipts(proxy: Proxy) -> Iterator[None]:
-    """What is sent reaches the broker, and the connection is lost before the broker's answer has come back."""
+    """Lose the connection after the broker has received the records, and before its receipts arrive."""
 
     def lose() -> None:
         time.sleep(1.5)
@@ -456,5 +464,5 @@ def lose_receipts(proxy: Proxy) -> Iterator[None]:
 
 
 def cast_schema(schema: AvroSchema) -> Mapping[str, object]:
-    """As the registry's JSON is parsed."""
+    """The schema with the type of the registry's parsed JSON."""
     return cast("Mapping[str, object]", schema)

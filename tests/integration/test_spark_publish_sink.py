@@ -1,6 +1,6 @@
-"""A sink that nobody here wrote reads the topic of rows that Spark publishes: Pulsar's own JDBC sink, into SQLite.
+"""Pulsar's own JDBC sink, with SQLite, reads the topic of rows that Spark publishes.
 
-From the data topic its table does not become Cassandra's: test_connector_foreign_sink.
+From the data topic, the sink's table does not become equal to Cassandra's: see test_connector_foreign_sink.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 _SINK = {"pk": "INTEGER", "ck": "TEXT", "n": "BIGINT", "v": "TEXT"}
 _TTL_S = 15
 _LAST = 99
-"""A partition of rows that tell when everything before them was published."""
+"""Partition key of marker rows: once such a row is on the data topic, all earlier changes are published."""
 
 
 def random_statements(chance: random.Random, count: int) -> Iterator[str]:
-    """Statements of every kind but TTLs, on few keys, so that they meet."""
+    """Statements of every kind except TTLs, with few keys, so that they overlap."""
     for number in range(count):
         pk, ck, other = chance.randrange(4), f"c{chance.randrange(10)}", f"c{chance.randrange(10)}"
         where = f"WHERE pk = {pk} AND ck = '{ck}'"
@@ -51,7 +51,7 @@ def random_statements(chance: random.Random, count: int) -> Iterator[str]:
 
 
 class Line:
-    """A table, its topics, and the rows that stand last on the data topic."""
+    """A table and its topics, with a way to wait until all its changes are published."""
 
     def __init__(self, cql: Session, table: str, topic: DataTopic, admin_url: str) -> None:
         self._cql = cql
@@ -69,7 +69,7 @@ class Line:
         return sorted(tuple(each) for each in found)
 
     def settle(self) -> None:
-        """Return when everything that was written is on the data topic, truncations on the topic of schema changes."""
+        """Return when all writes are on the data topic, and all truncations on the topic of schema changes."""
         self._settled += 1
         self.run(f"INSERT INTO {{t}} (pk, ck, n) VALUES ({_LAST}, 'c{self._settled}', 0)")
         last = {"pk": _LAST, "ck": f"c{self._settled}"}
@@ -78,7 +78,7 @@ class Line:
             self._topic.poll(0.2)
             return any(each.key == last for each in self._topic.records)
 
-        # the agent publishes in the order of the log, the connector by keys
+        # The agent publishes in the order of the log, and the connector by keys.
         wait_until(is_there, f"the row {last} on the data topic", 300)
         wait_until_acknowledged(events_topic(*self._table.split(".")), self._admin_url)
 
@@ -94,9 +94,10 @@ def test_a_jdbc_sink_of_published_rows_ends_equal_to_select(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """Rows that the sink has are taken by deletions of a row, a range, a partition, by TTLs and a truncation; statements by a seed.
+    """The sink ends equal to SELECT after deletions of each kind, TTLs, a truncation, and seeded random statements.
 
-    What is compared cannot change any more: the last TTL is over before SELECT, and the mirror waits for none.
+    The compared rows cannot change any more: the last TTL is over before SELECT, and no row of the mirror waits to
+    expire.
     """
     table, chance, target = f"{keyspace}.t", random.Random(20261125), str(tmp_path / "mirror")
     cql.execute(f"CREATE TABLE {table} (pk int, ck text, n bigint, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")

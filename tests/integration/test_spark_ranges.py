@@ -1,4 +1,5 @@
-"""Ranges of unusual topics, read without Spark: several ledgers, growing, compacted, with messages in chunks."""
+"""Ranges of unusual topics, read without Spark: with several ledgers, growing, compacted, or with messages in
+chunks."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def values(options: BridgeOptions, spans: Iterable[TopicRange]) -> list[bytes | 
 
 
 def names(topic: DataTopic, **more: str) -> list[str]:
-    """Of a batch read, in its order."""
+    """Names from a batch read, in its order."""
     options = BridgeOptions.from_mapping({**topic.options, **more})
     return [(value or b"")[2:].decode() for value in values(options, plan_batch(options))]
 
@@ -53,7 +54,7 @@ def client_of(topic: DataTopic) -> Iterator[pulsar_client.Client]:
 
 
 def write_ledgers(topic: DataTopic, ledgers: Sequence[Sequence[bytes]]) -> None:
-    """Each list of values as a ledger of its own; the last one is still written to."""
+    """Write each list of values as a ledger of its own; the last ledger stays open."""
     for number, sent in enumerate(ledgers):
         if number:
             topic.admin.put(f"/{topic.name.replace('://', '/')}/unload").raise_for_status()
@@ -64,7 +65,7 @@ def write_ledgers(topic: DataTopic, ledgers: Sequence[Sequence[bytes]]) -> None:
 
 
 def drop_closed_ledgers(topic: DataTopic) -> None:
-    """What no subscription holds goes, but for the ledger that is being written."""
+    """Let Pulsar drop all closed ledgers, which no subscription holds."""
     path = f"/{topic.name.replace('://', '/')}"
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
@@ -77,7 +78,7 @@ def drop_closed_ledgers(topic: DataTopic) -> None:
 
 
 def test_several_ledgers_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
-    """A ledger ends when the topic moves to another broker: ranges go over the seams."""
+    """A ledger ends when the topic moves to another broker: a range may span several ledgers."""
     topic = data_topic(*KEY_AND_VALUE)
     for first in (1, 11, 21):
         topic.write(*numbered(first, first + 9), batch=3)
@@ -88,7 +89,7 @@ def test_several_ledgers_are_read_once_however_they_are_divided(data_topic: Make
 
 
 def test_a_large_topic_is_divided_by_its_size(data_topic: MakeTopic) -> None:
-    """Closed ledgers and the one being written: no Spark partition has to hold much more than 64 MiB, each value comes once."""
+    """Closed ledgers and the open one: no Spark partition has much more than 64 MiB, and each value comes once."""
     topic = data_topic(*KEY_AND_VALUE)
     large = [bytes([number]) * (4 << 20) for number in range(34)]
     write_ledgers(topic, [large[:19], large[19:]])
@@ -99,7 +100,7 @@ def test_a_large_topic_is_divided_by_its_size(data_topic: MakeTopic) -> None:
 
 
 def test_a_range_that_is_left_early_leaves_the_garbage_collector_as_it_was(data_topic: MakeTopic) -> None:
-    """Spark's Python workers run other tasks afterwards."""
+    """Spark's Python workers run other tasks afterwards, which need the collector's usual threshold."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 3))
     options = BridgeOptions.from_mapping(topic.options)
@@ -113,7 +114,7 @@ def test_a_range_that_is_left_early_leaves_the_garbage_collector_as_it_was(data_
 
 
 def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> None:
-    """The topic grows from two partitions to four between two micro-batches: nothing lost, nothing twice."""
+    """The topic grows from two partitions to four between two micro-batches: no record is lost or repeated."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     topic.write(*numbered(1, 20), batch=2)
     options = BridgeOptions.from_mapping(topic.options)
@@ -121,7 +122,7 @@ def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> 
     first, second = reader.initialOffset(), reader.latestOffset()
     seen = values(options, [each.value for each in reader.partitions(first, second)])
     topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=4).raise_for_status()
-    # the writer's producer learns of them within a minute; another one at once
+    # The writer's producer notices new partitions only within a minute; new producers know them at once.
     with client_of(topic) as client:
         for number in (2, 3):
             producer = client.create_producer(f"{topic.name}-partition-{number}")
@@ -133,7 +134,7 @@ def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> 
 
 
 def test_a_compacted_topic_still_gives_every_record(data_topic: MakeTopic) -> None:
-    """Compaction drops older rows and tombstones for those who read compacted; this reader sees them all."""
+    """Compaction drops older rows and tombstones for readers of the compacted topic; this reader gets all records."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 5), *numbered(1, 5), Record(key={"id": 1}))
     path = f"/{topic.name.replace('://', '/')}/compaction"
@@ -143,7 +144,7 @@ def test_a_compacted_topic_still_gives_every_record(data_topic: MakeTopic) -> No
 
 
 def test_messages_in_chunks_are_read_once_however_they_are_divided(data_topic: MakeTopic) -> None:
-    """Larger than the broker takes at once; a range may end between two chunks."""
+    """The messages are larger than the broker's limit, and a range may end between two chunks."""
     topic = data_topic(*KEY_AND_VALUE)
     large = [bytes([65 + number]) * (11 << 20) for number in range(3)]
     with client_of(topic) as client:
@@ -161,7 +162,7 @@ def test_messages_in_chunks_are_read_once_however_they_are_divided(data_topic: M
         assert found == wanted
 
 
-# Two of them fill a record batch, so that reading stands still behind them.
+# Two of these fill a record batch, so that the reader pauses after them.
 HALF_A_BATCH = b"x" * (9 << 19)
 SMALL = [b"small"] * 20
 
@@ -182,7 +183,8 @@ SMALL = [b"small"] * 20
 def test_ledgers_that_are_dropped_while_a_range_is_read_are_missed(
     data_topic: MakeTopic, ledgers: Sequence[Sequence[bytes]], end: int
 ) -> None:
-    """Retention does not wait for a reader: it goes on behind what was dropped, which is no end of the range."""
+    """Retention does not wait for a reader, which then continues after the dropped ledgers: this must not count as the
+    end of the range."""
     topic = data_topic(*KEY_AND_VALUE)
     write_ledgers(topic, ledgers[: end + 1])
     options = BridgeOptions.from_mapping({**topic.options, "receiverQueueSize": "1"})
@@ -201,7 +203,7 @@ def test_ledgers_that_are_dropped_while_a_range_is_read_are_missed(
 
 
 def test_a_ledger_that_was_read_to_its_end_may_be_dropped_behind_the_reader(data_topic: MakeTopic) -> None:
-    """And ledgers in which there was nothing were not passed over."""
+    """Ledgers without records do not count as lost either."""
     topic = data_topic(*KEY_AND_VALUE)
     write_ledgers(topic, [[HALF_A_BATCH] * 2, [], [], [b"last"]])
     options = BridgeOptions.from_mapping({**topic.options, "receiverQueueSize": "1"})
@@ -214,7 +216,7 @@ def test_a_ledger_that_was_read_to_its_end_may_be_dropped_behind_the_reader(data
 
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_a_topic_of_other_records_is_refused_when_a_read_is_planned(data_topic: MakeTopic, partitions: int) -> None:
-    """Its schema tells, whatever its keys look like: this one is base64, too."""
+    """The topic's schema identifies other records, although their keys are valid base64 here."""
     topic = data_topic(*KEY_AND_VALUE, partitions=partitions)
     with client_of(topic) as client:
         producer = client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema())
@@ -225,12 +227,12 @@ def test_a_topic_of_other_records_is_refused_when_a_read_is_planned(data_topic: 
     reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
     with pytest.raises(TopicError, match=refused):
         reader.initialOffset()
-    with pytest.raises(TopicError, match=refused):  # a query that goes on from its checkpoint asks for no first offset
+    with pytest.raises(TopicError, match=refused):  # a query with a checkpoint asks for no first offset
         reader.latestOffset()
 
 
 def test_a_stream_looks_at_the_schema_that_comes_later(data_topic: MakeTopic) -> None:
-    """A topic with no schema yet has no rows; what comes then may be records of another kind."""
+    """A topic without a schema has no rows yet; its first records may be of another kind."""
     topic = data_topic(*KEY_AND_VALUE)
     assert names(topic) == []
     reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
@@ -243,7 +245,7 @@ def test_a_stream_looks_at_the_schema_that_comes_later(data_topic: MakeTopic) ->
 
 
 def test_a_record_without_a_key_is_refused(data_topic: MakeTopic) -> None:
-    """An empty text is base64 of nothing, which is the key of no row."""
+    """An empty key would be base64 of nothing, which is no row's key."""
     topic = data_topic(*KEY_AND_VALUE)
     (written,) = topic.write(Record(key={"id": 1}, value={"name": "row 1"}))
     with client_of(topic) as client:

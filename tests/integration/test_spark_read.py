@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 
 
 def test_every_raw_column_of_a_record(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """The raw contract: key and value as Avro bytes, and all that the record says about itself."""
+    """Key and value are Avro bytes, and the other columns have the metadata of the record."""
     topic = data_topic(*KEY_AND_VALUE)
     before = dt.datetime.now() - dt.timedelta(seconds=60)  # noqa: DTZ005  (as Spark's rows)
     properties = {"writetime": "1795219250123456", "kind": "row", "node": "n1"}
@@ -52,7 +52,7 @@ def test_every_raw_column_of_a_record(spark: SparkSession, data_topic: MakeTopic
 
 
 def test_a_child_session_reads_while_another_session_is_active(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Spark looks up the name in the active session, whichever session registers it."""
+    """Spark looks up the name of a data source in the active session, whichever session registered it."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     active = SparkSession.getActiveSession()
@@ -62,7 +62,7 @@ def test_a_child_session_reads_while_another_session_is_active(spark: SparkSessi
 
 
 def test_a_tombstone_is_op_d_with_a_null_value(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A null value on the topic is a null value in Spark, alone or in the middle of a batch."""
+    """A null value on the topic is a null value in Spark, alone and within a batch."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(Record(key={"id": 1}), batch=1)
     topic.write(*numbered(1, 2), Record(key={"id": 1}), Record(key={"id": 2}, value={"name": None}), batch=4)
@@ -77,7 +77,7 @@ def test_a_tombstone_is_op_d_with_a_null_value(spark: SparkSession, data_topic: 
 
 
 def test_batched_entries_are_read_once_and_whole(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Messages of one entry share their position; however the range is divided, each comes exactly once."""
+    """Messages of one entry share their position; each comes once, independent of the division of the range."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=7)
     topic.write(*numbered(21, 22), batch=1)
@@ -88,7 +88,7 @@ def test_batched_entries_are_read_once_and_whole(spark: SparkSession, data_topic
 
 
 def test_all_partitions_of_a_topic_are_read(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A partitioned topic: every partition's records, in the partition's order, with its number."""
+    """The records of every partition are read in the partition's order, with the partition's number."""
     topic = data_topic(*KEY_AND_VALUE, partitions=3)
     ids = topic.write(*numbered(1, 30), batch=4)
     rows = read(spark, topic.options).collect()
@@ -143,7 +143,7 @@ def trimmed_topic(pulsar: PulsarServer, topic: DataTopic) -> None:
         topic.admin.post(f"/{path}/trim")
         ledgers = topic.admin.get(f"/{path}/internalStats").json().get("ledgers", [])
         if len(ledgers) == 1:
-            # With no retention the broker would delete the topic itself when nobody has read it for a minute.
+            # Without retention the broker would delete the topic when nobody has read it for a minute.
             forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
             topic.admin.post(f"/{path}/retention", json=forever).raise_for_status()
             return
@@ -152,7 +152,8 @@ def trimmed_topic(pulsar: PulsarServer, topic: DataTopic) -> None:
 
 
 def test_a_topic_whose_head_was_trimmed(spark: SparkSession, data_topic: MakeTopic, pulsar: PulsarServer) -> None:
-    """Retention has dropped the first ledger: what is left is read, from the beginning and from a position in it."""
+    """Retention has dropped the first ledger: the remaining records are read, from the beginning and from a position in
+    the dropped ledger."""
     topic = data_topic(*KEY_AND_VALUE)
     ids = topic.write(*numbered(1, 3))
     trimmed_topic(pulsar, topic)
@@ -168,7 +169,7 @@ def test_a_topic_whose_head_was_trimmed(spark: SparkSession, data_topic: MakeTop
 
 
 def test_a_planned_range_stays_the_same_when_it_is_read_again(data_topic: MakeTopic) -> None:
-    """The end is fixed when the query is planned: a task that is run again reads the same, whatever came since."""
+    """The end is fixed when the query is planned: a task that runs again reads the same records."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 5), batch=5)
     options = BridgeOptions.from_mapping(topic.options)
@@ -180,14 +181,14 @@ def test_a_planned_range_stays_the_same_when_it_is_read_again(data_topic: MakeTo
 
 
 def test_the_session_builder_fetches_spark_avro_where_no_jar_is_given() -> None:
-    """Users need no path: Spark resolves the package itself."""
+    """Users need no path, because Spark downloads the package itself."""
     settings = session_builder()._options
     assert settings["spark.jars.packages"] == "org.apache.spark:spark-avro_2.13:4.1.1"
     assert CassandraCdcDataSource.name() == "cassandra_cdc"
 
 
 def test_python_processes_find_the_compiled_pyspark(spark: SparkSession) -> None:
-    """Not the packed sources, which each process would compile again."""
+    """They use the compiled files and not the packed sources, which each process would compile again."""
 
     def modules(_: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__]})

@@ -1,4 +1,4 @@
-"""What is wrong when the data source `cassandra_cdc` reads is said in one line, without secrets."""
+"""Errors of the data source `cassandra_cdc` are one line, without secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 
 
 def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Unknown options with the nearest known one, bad values, and missing options, in one error at `load()`."""
+    """One error at `load()` names unknown options with the nearest known one, wrong values, and missing options."""
     with pytest.raises(PySparkException) as error:
         spark.read.format("cassandra_cdc").options(serviceURI="x", topic="a,b", minPartitions="many").load()
     text = str(error.value)
@@ -35,7 +35,7 @@ def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: Ma
 
 
 def test_positions_of_partitions_that_do_not_exist_are_refused(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """`startingOffsets` names each partition of the topic, and nothing else."""
+    """`startingOffsets` must name each partition of the topic, and nothing else."""
     topic = data_topic(*KEY_AND_VALUE)
     with pytest.raises(PySparkException) as error:
         read(spark, topic.options, startingOffsets='{"nosuch": "1:2"}').collect()
@@ -56,14 +56,15 @@ def test_a_missing_topic_is_named_and_not_created(spark: SparkSession, data_topi
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address that is taken, and at which nobody listens."""
+    """An address with a bound port at which nobody listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 def test_an_admin_service_that_is_down_is_named_soon(spark: SparkSession, data_topic: MakeTopic, nobody: str) -> None:
-    """Nobody listens at adminUrl: one line with the address, in seconds, or a minute on a loaded machine."""
+    """Nobody listens at adminUrl: an error of one line with the address, within seconds, or a minute on a loaded
+    machine."""
     topic = data_topic(*KEY_AND_VALUE)
     url = f"http://{nobody}"
     started = time.monotonic()
@@ -117,7 +118,7 @@ def test_a_topic_of_other_messages_is_refused(
 def test_secrets_do_not_show_in_plans_or_errors(
     spark: SparkSession, data_topic: MakeTopic, plugin: str, params: str
 ) -> None:
-    """The options travel with the query, but what `explain` and an error print does not hold the token, or the key."""
+    """The options are part of the query, but neither `explain` nor an error shows the token or the key."""
     topic = data_topic(*KEY_AND_VALUE)
     secret = {"authPluginClassName": plugin, "authParams": params}
     frame = read(spark, topic.options, **secret)

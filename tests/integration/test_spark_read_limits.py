@@ -1,4 +1,4 @@
-"""Which records a query reads: several topics, offsets by time, limits, subscriptions, data that was dropped."""
+"""The records that a query reads: several topics, offsets by time, limits, subscriptions, records that were dropped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows(first: int, last: int) -> list[str]:
 
 
 def names(frame: DataFrame) -> list[str]:
-    """The text after the two bytes of Avro that say: not null, so long."""
+    """The texts after the two bytes of Avro for "not null" and the length."""
     return [bytes(row.value)[2:].decode() for row in frame.collect()]
 
 
@@ -51,7 +51,7 @@ def without_topic(topic: DataTopic) -> dict[str, str]:
 
 
 class Batches:
-    """The micro-batches of a query that is run to its end again and again from one checkpoint."""
+    """The micro-batches of a query that runs repeatedly to its end, from one checkpoint."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -61,7 +61,8 @@ class Batches:
     def run(
         self, *, at_each: Callable[[Seen], object] = lambda seen: None, trigger: str = "availableNow", **more: str
     ) -> Seen:
-        """What came in each micro-batch that had rows; `at_each` is told within the micro-batch what has come so far."""
+        """Run the query and return the rows of each micro-batch that has any; `at_each` is called within a micro-batch
+        with all rows so far."""
         seen: Seen = []
 
         def sink(batch: DataFrame, number: int) -> None:
@@ -76,12 +77,12 @@ class Batches:
 
 @pytest.fixture
 def batches(spark: SparkSession, tmp_path: Path) -> Callable[..., Batches]:
-    """`batches(topic, **options)`: a query over a topic."""
+    """A function `batches(topic, **options)` that makes a query over a topic."""
     return lambda topic, **more: Batches(spark, tmp_path, {**topic.options, **more})
 
 
 def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
-    """Roll the ledger over and let Pulsar drop what neither retention nor a subscription holds."""
+    """Roll the ledger over, and let Pulsar drop the records that neither retention nor a subscription holds."""
     path = f"/{topic.name.replace('://', '/')}"
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topic.admin.post(f"{path}/retention", json=nothing).raise_for_status()
@@ -92,7 +93,7 @@ def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
         topic.admin.post(f"{path}/trim")
         left = topic.admin.get(f"{path}/internalStats").json().get("ledgers", [])
         if len(left) == ledgers:
-            # With no retention the broker would delete the topic itself when nobody has read it for a minute.
+            # Without retention the broker would delete the topic when nobody has read it for a minute.
             topic.admin.post(f"{path}/retention", json=dict.fromkeys(nothing, -1)).raise_for_status()
             return
         time.sleep(0.2)
@@ -100,7 +101,8 @@ def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
 
 
 def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """`topics` and `topicsPattern` read many topics, partitioned or not; `topic` says where each row came from."""
+    """`topics` and `topicsPattern` read many topics, partitioned or not; the column `topic` names the topic of each
+    row."""
     one, two = data_topic(*KEY_AND_VALUE), data_topic(*KEY_AND_VALUE, partitions=2)
     one.write(*numbered(1, 3))
     two.write(*numbered(11, 14))
@@ -116,7 +118,8 @@ def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: 
 
 
 def test_offsets_by_time_and_by_message_id(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A time starts at the first record published then or later, and ends before it; ends may be positions too."""
+    """A start by time is the first record that was published then or later, and an end by time is exclusive; ends may
+    also be positions."""
     topic = data_topic(*KEY_AND_VALUE)
     ids = topic.write(*numbered(1, 4))
     frame = spark.read.format("cassandra_cdc").options(**topic.options).load()
@@ -141,7 +144,7 @@ def test_offsets_by_time_and_by_message_id(spark: SparkSession, data_topic: Make
 def test_a_limit_of_rows_keeps_its_place_over_restarts(
     batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Each micro-batch has at most so many rows, in whole entries, and nothing twice, whatever is restarted."""
+    """Each micro-batch has at most this number of rows, in whole entries; restarts repeat no row."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10", checkpointLocation=str(tmp_path / "checkpoint"))
@@ -155,7 +158,7 @@ def test_a_limit_of_rows_keeps_its_place_over_restarts(
 def test_a_limit_of_bytes_is_shared_by_topic_partitions(
     batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Keys and values count; every topic partition gets its part of each micro-batch."""
+    """Keys and values count; every topic partition gets its share of each micro-batch."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     topic.write(*numbered(10, 49))
     query = batches(topic, maxBytesPerTrigger="180", checkpointLocation=(tmp_path / "checkpoint").as_uri())
@@ -168,21 +171,22 @@ def test_a_limit_of_bytes_is_shared_by_topic_partitions(
 
 @pytest.mark.spark_line("==4.1")
 def test_a_limit_needs_to_know_the_checkpoint(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """PySpark 4.1 does not tell a source where its query stands."""
+    """PySpark 4.1 does not tell a source the position of its query."""
     with pytest.raises(PySparkException, match="maxRowsPerTrigger: needs checkpointLocation"):
         spark.readStream.format("cassandra_cdc").options(
             **data_topic(*KEY_AND_VALUE).options, maxRowsPerTrigger=5
         ).load()
 
 
-# --- from PySpark 4.2 on Spark tells a source where its query stands
+# --- From PySpark 4.2 on, Spark tells a source the position of its query.
 
 
 @pytest.mark.spark_line(">=4.2")
 def test_a_run_takes_all_micro_batches_of_a_limit_to_the_end_that_was_there_at_its_start(
     batches: Callable[..., Batches], data_topic: MakeTopic
 ) -> None:
-    """In whole entries, without checkpointLocation; what is written meanwhile is the next run's."""
+    """Micro-batches have whole entries, without checkpointLocation; records that are written meanwhile come in the next
+    run."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10")
@@ -198,7 +202,7 @@ def test_a_run_takes_all_micro_batches_of_a_limit_to_the_end_that_was_there_at_i
 def test_a_limit_of_bytes_is_shared_by_topic_partitions_in_one_run(
     batches: Callable[..., Batches], data_topic: MakeTopic
 ) -> None:
-    """Every topic partition gets its part of each micro-batch, and partitions that are added wait for the next run."""
+    """Every topic partition gets its share of each micro-batch, and added partitions wait for the next run."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     topic.write(*numbered(10, 59))
 
@@ -217,7 +221,7 @@ def test_a_limit_of_bytes_is_shared_by_topic_partitions_in_one_run(
 def test_of_two_limits_the_smaller_one_holds(
     batches: Callable[..., Batches], data_topic: MakeTopic, max_bytes: str, sizes: list[int]
 ) -> None:
-    """Spark hands back one of them only; a record here has eleven bytes."""
+    """Spark hands only one limit back to the source. A record has eleven bytes here."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(10, 29))
     found = batches(topic, maxRowsPerTrigger="7", maxBytesPerTrigger=max_bytes).run()
@@ -228,7 +232,8 @@ def test_of_two_limits_the_smaller_one_holds(
 def test_a_micro_batch_of_a_limit_that_failed_is_read_again_as_it_was(
     batches: Callable[..., Batches], data_topic: MakeTopic
 ) -> None:
-    """The sink fails in the second micro-batch: it comes again as planned, whatever the limit is now, then the rest."""
+    """The sink fails in the second micro-batch: it is read again as planned, independent of a changed limit, then the
+    other records."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10")
@@ -247,7 +252,7 @@ def test_a_micro_batch_of_a_limit_that_failed_is_read_again_as_it_was(
 def test_a_trigger_that_takes_everything_at_once_knows_no_limit(
     batches: Callable[..., Batches], data_topic: MakeTopic
 ) -> None:
-    """Spark asks for all that is there, whatever the source's limit."""
+    """Spark then asks for all records, independent of the source's limit."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 6))
     assert batches(topic, maxRowsPerTrigger="2").run(trigger="once") == [rows(1, 6)]
@@ -257,7 +262,8 @@ def test_a_trigger_that_takes_everything_at_once_knows_no_limit(
 def test_a_query_that_follows_a_topic_keeps_to_its_limit(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Without checkpointLocation as an option of the source, and from a start that is the topic's end."""
+    """The limit holds without checkpointLocation as an option of the source, and for a query that starts at the end of
+    the topic."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 3))
     seen: Seen = []
@@ -274,11 +280,12 @@ def test_a_query_that_follows_a_topic_keeps_to_its_limit(
     assert max(map(len, seen)) <= 4
 
 
-# --- what was dropped before it was read
+# --- Records that were dropped before they were read.
 
 
 def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
-    """Retention took what the stream had not read: an error with partition and range, or on with failOnDataLoss=false."""
+    """Retention dropped unread records: an error names partition and range, and with failOnDataLoss=false the query
+    continues."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     query = batches(topic)
@@ -294,7 +301,7 @@ def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., B
 
 
 def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
-    """With `subscription` nothing unread is dropped, and what was read is let go."""
+    """With `subscription`, no unread record is dropped, and read records are acknowledged."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     query = batches(topic, subscription="spark")
@@ -304,19 +311,20 @@ def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., B
     topic.write(*numbered(5, 6))
     assert query.run() == [rows(3, 6)]
     topic.write(*numbered(7, 8))
-    assert query.run() == [rows(7, 8)]  # Spark tells of a finished micro-batch when the next one runs
+    assert query.run() == [rows(7, 8)]  # Spark reports a finished micro-batch when the next one runs.
     drop_what_was_acknowledged(topic, 2)
     topic.write(*numbered(9, 9))
     assert query.run() == [rows(9, 9)]
 
 
 def test_the_last_ledger_of_a_silent_topic_stays_though_all_of_it_was_read(data_topic: MakeTopic) -> None:
-    """Without it nobody could tell whether more had followed there, and the query would end with a DataLossError."""
+    """Without this ledger nobody could tell whether it had more records, and the query would end with a
+    DataLossError."""
     topic = data_topic(*KEY_AND_VALUE)
     (*_, last) = topic.write(*numbered(1, 2))
     read = Position.parse(":".join(last.split(":")[:2]))
     with PulsarAdmin(BridgeOptions.from_mapping(topic.options)) as admin:
-        for _ in range(2):  # in the ledger that is written, and in one that is closed
+        for _ in range(2):  # First in the open ledger, then in a closed one.
             admin.keep_subscription(topic.name, "spark", read)
             drop_what_was_acknowledged(topic, 2)
         ledgers, cursors = admin.storage(topic.name)

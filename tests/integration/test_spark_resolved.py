@@ -1,4 +1,4 @@
-"""Until when mirrors are complete: by progress records on a real topic, in the summary, the state and each commit."""
+"""Resolved timestamps of mirrors, from progress records on a real topic: in the summary, the state and each commit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NODE = UUID(int=1)
 
 
 class Line:
-    """The progress topic of agents, and an events topic with the connector's subscription."""
+    """The agents' progress topic, and an events topic with the connector's subscription."""
 
     def __init__(self, pulsar_server: PulsarServer, topic: DataTopic) -> None:
         self.prefix = f"persistent://public/default/resolved-{os.getpid()}-{next(_numbers)}-"
@@ -68,12 +68,12 @@ class Line:
         self._admin.close()
 
     def event(self) -> TopicPosition:
-        """An event that the connector has not acknowledged."""
+        """Send an event that the connector has not acknowledged, and return its position."""
         sent = self._events.send(b"event")
         return TopicPosition(sent.ledger_id(), sent.entry_id())
 
     def acknowledge(self) -> None:
-        """The data topic has it."""
+        """Acknowledge the oldest event, as the connector does once its record is on the data topic."""
         message = self._consumer.receive(timeout_millis=180_000)
         self._consumer.acknowledge_cumulative(message)
         wanted = f"{message.message_id().ledger_id()}:{message.message_id().entry_id()}"
@@ -85,11 +85,11 @@ class Line:
         wait_until(is_acknowledged, "the broker knows of it")
 
     def tell(self, resolved_ms: int, *positions: TopicPosition) -> None:
-        """What an agent tells."""
+        """Publish progress as an agent does."""
         self.tell_all(Checkpoint(resolved_ms, positions))
 
     def tell_all(self, *checkpoints: Checkpoint) -> None:
-        """With older ones."""
+        """Publish progress with several checkpoints, including older ones."""
         table = TableProgress(keyspace="ks", table="t", table_id=UUID(int=2), checkpoints=checkpoints)
         record = ProgressRecord(
             node_id=_NODE,
@@ -111,7 +111,7 @@ def topic(data_topic: MakeTopic) -> DataTopic:
 
 @pytest.fixture
 def line(pulsar: PulsarServer, topic: DataTopic) -> Iterator[Line]:
-    """Of that data topic."""
+    """The topics that belong to that data topic."""
     made = Line(pulsar, topic)
     yield made
     made.close()
@@ -125,7 +125,8 @@ def _ms(text: str) -> int:
 def test_a_mirror_says_until_when_it_is_complete(
     spark: SparkSession, line: Line, topic: DataTopic, tmp_path: Path, table_format: str
 ) -> None:
-    """In the summary, the state and the commit; a run without records moves it on; an event on its way holds it."""
+    """Summary, state and commit have the timestamp; a run without records advances it, and an unacknowledged event
+    holds it back."""
     target = str(tmp_path / "mirror")
     topic.write(Record(key={"id": 1}, value={"name": "a"}))
     line.tell(1_700_000_000_000)
@@ -150,7 +151,7 @@ def test_a_mirror_says_until_when_it_is_complete(
 
 
 def test_the_timestamp_waits_for_the_connector(spark: SparkSession, line: Line) -> None:
-    """Foreign messages on the progress topic change nothing."""
+    """An unacknowledged event holds the timestamp back; foreign messages on the progress topic are only counted."""
     assert resolved_timestamp(spark, line.options) is None
     line.send(b"no record", "x")
     line.send(b"", str(UUID(int=7)))
@@ -166,7 +167,8 @@ def test_the_timestamp_waits_for_the_connector(spark: SparkSession, line: Line) 
 
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_a_dead_letter_holds_the_timestamp(line: Line, pulsar: PulsarServer, partitions: int) -> None:
-    """Its event is acknowledged, and the data topic does not have it. A broker may make its topic with partitions."""
+    """The event of a dead letter is acknowledged, but the data topic has no record of it. A broker may make the
+    dead-letter topic with partitions."""
     first, second = line.event(), line.event()
     line.acknowledge()
     line.acknowledge()
@@ -196,7 +198,8 @@ def _letters(server: PulsarServer, topic: str, partitions: int) -> pulsar.Produc
 
 
 def test_waiting_ends_when_the_table_is_complete(spark: SparkSession, line: Line) -> None:
-    """And is given up with the reason, by the function and by the command."""
+    """After its timeout, the function gives up with the reason; the function and the command return once the table is
+    complete."""
     now_ms = int(time.time() * 1000)
     line.tell(now_ms - 60_000)
     with pytest.raises(UnresolvedError, match="is not complete until the given time"):

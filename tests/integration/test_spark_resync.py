@@ -75,7 +75,7 @@ def source(
     spark: SparkSession,
     keep_data_topics: None,
 ) -> Source:
-    """The rows are of a time before each window."""
+    """The source; its rows have write times before each window."""
     table, prefix = f"{keyspace}.healed", f"persistent://public/default/cdc-{keyspace}-"
     cql.execute(
         f"CREATE TABLE {table} (pk int, at timestamp, name text, tags set<text>, note text static, PRIMARY KEY (pk, at))"
@@ -104,7 +104,7 @@ def test_what_a_gap_lost_is_on_the_topic_again_and_the_gap_is_closed(
     cql: Session, keyspace: str, source: Source, pulsar: PulsarServer, cassandra_node: CassandraServer, spark: SparkSession,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Updates, deletions, and changes without a write time in the window. A run that stops midway leaves the gap open.
+    """Lost updates, deletions, and changes without a write time are published again, and the gap is closed.
 
     Another gap is closed at the end of a mirror's run.
     """
@@ -142,7 +142,7 @@ def test_what_a_gap_lost_is_on_the_topic_again_and_the_gap_is_closed(
     assert (gone.outcome, gone.reason) == (Outcome.CLOSED, "the table was dropped")
     assert elsewhere.outcome is Outcome.LEFT_OPEN
     assert "node 00000000-0000-0000-0000-000000000009 of the gap is not in that cluster" in elsewhere.reason
-    # row 1, row 77, and three rows of the partition with the note
+    # Row 1, row 77, and three rows of the partition with the note.
     assert (done.table, done.outcome, done.written) == (table, Outcome.CLOSED, 5)
     assert report.foreign_messages == 1
     assert topic.open_gaps() == [others[1]]
@@ -173,7 +173,7 @@ def test_a_killed_run_leaves_the_gap_open_and_the_next_one_closes_it(
     cql: Session, keyspace: str, source: Source, pulsar: PulsarServer, cassandra_node: CassandraServer, spark: SparkSession,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """kill -9 before the rows that differ are sent, and before the record that closes the gap."""
+    """The driver is killed before it sends the differing rows, and before it writes the record that closes the gap."""
     since_ms = int(time.time() * 1000)
     cql.execute(f"UPDATE {source.table} SET name = 'updated' WHERE pk = 1 AND at = 1")
     cql.execute(f"DELETE FROM {source.table} WHERE pk = 3 AND at = 3")

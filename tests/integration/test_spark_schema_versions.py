@@ -1,4 +1,4 @@
-"""Typed rows of a table that changes: `from_avro` by each record's own schema version, in batch and as a stream."""
+"""Typed rows of a table that changes: each record is decoded by its own schema version, in batch and as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ AFTER = table_schemas(partition_key={"id": "int"}, regular={"a": "int", "b": "te
 
 
 def test_columns_added_and_dropped_in_mid_stream(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Each record is read by its own version: added columns are null before, a dropped one is gone."""
+    """Each record is decoded by its own version: added columns are null in earlier records, and a dropped column is
+    gone."""
     topic = data_topic(*BEFORE)
     topic.write(Record(key={"id": 1}, value={"b": "x", "old": 9}), Record(key={"id": 2}), batch=2)
     topic.write(Record(key={"id": 3}, value={"a": 5, "b": "y", "c": []}), value_schema=AFTER[1])
@@ -36,7 +37,7 @@ def test_columns_added_and_dropped_in_mid_stream(spark: SparkSession, data_topic
 
 
 def test_a_renamed_key_column_goes_by_its_new_name(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """ALTER TABLE RENAME changes no byte of a key."""
+    """ALTER TABLE RENAME does not change the bytes of a key, so earlier keys get the new name, too."""
     topic = data_topic(*table_schemas(partition_key={"id": "int"}, clustering={"ck": "text"}, regular={"v": "int"}))
     topic.write(Record(key={"id": 1, "ck": "a"}, value={"v": 1}))
     renamed, _ = table_schemas(partition_key={"id": "int"}, clustering={"place": "text"}, regular={"v": "int"})
@@ -48,7 +49,8 @@ def test_a_renamed_key_column_goes_by_its_new_name(spark: SparkSession, data_top
 def test_a_schema_that_came_after_the_query_began_is_named(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A running stream has its columns; ALTER TABLE ends it with a line that says so, and a restart goes on."""
+    """The columns of a running stream are fixed: after ALTER TABLE it ends with an error that says so, and a restart
+    continues."""
     topic = data_topic(*BEFORE)
     topic.write(Record(key={"id": 1}, value={"b": "x"}))
 
@@ -79,7 +81,7 @@ def test_a_schema_that_came_after_the_query_began_is_named(
 def test_a_micro_batch_is_typed_by_the_newest_schema(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """In `foreachBatch` each batch has the columns of its time: ALTER TABLE ends nothing."""
+    """In `foreachBatch` each batch has the current columns, so ALTER TABLE does not end the query."""
     topic = data_topic(*BEFORE)
     topic.write(Record(key={"id": 1}, value={"b": "x"}))
     seen: list[Row] = []
@@ -98,7 +100,7 @@ def test_a_micro_batch_is_typed_by_the_newest_schema(
 
 
 def test_typed_columns_in_a_stream(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """`typed` works on a streaming DataFrame as on a batch one."""
+    """`typed` works on a streaming DataFrame as on a batch DataFrame."""
     topic = data_topic(*AFTER)
     topic.write(Record(key={"id": 1}, value={"a": 1, "c": [{"bigint": b"\x0f", "scale": 1}]}), Record(key={"id": 2}))
     raw = spark.readStream.format("cassandra_cdc").options(**topic.options).load()

@@ -1,4 +1,5 @@
-"""A mirror without change log and history: small micro-batches are folded in the driver and merged without a look at the rows."""
+"""A mirror without change log and history: small micro-batches are folded in the driver and merged without reading the
+rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 _LONG = "x" * 20_000
-"""A static column's value of such a length is not folded in the driver."""
+"""The driver does not fold micro-batches with a static value of this length."""
 
 _STEPS: Sequence[tuple[str, list[Record], tuple[int, int, int]]] = [
     (
@@ -66,7 +67,8 @@ _STEPS: Sequence[tuple[str, list[Record], tuple[int, int, int]]] = [
 def test_small_micro_batches_give_the_current_table(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and counts, beside the table that the topic alone gives; and where the driver leaves the fold to Spark."""
+    """Rows and counts are right, compared with the current table of the topic, also when the driver leaves the fold to
+    Spark."""
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     folds = list[str]()
@@ -84,7 +86,7 @@ def test_small_micro_batches_give_the_current_table(
 
 
 def test_numbers_as_text_are_merged_alike(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
-    """Spark's Python processes write them out, which a `MERGE` would ask for again in each of its passes."""
+    """Spark's Python processes format these numbers, and a `MERGE` would repeat this in each of its passes."""
     topic = data_topic(*PLAIN)
     kept = mirror_of(topic, numbers="string")
     for data in (b"\x05", b"\x7f" * 30):
@@ -96,7 +98,7 @@ def test_numbers_as_text_are_merged_alike(data_topic: MakeTopic, mirror_of: Mirr
 
 
 def test_owners_do_not_depend_on_the_session_s_time_zone(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
-    """A run, and a fresh table, in another time zone find what an earlier run has kept of a partition with a timestamp."""
+    """A run and a fresh table in another time zone find the kept records of a partition whose key is a timestamp."""
     schemas = table_schemas(partition_key={"at": "timestamp"}, clustering={"a": "int"}, regular={"v": "int"})
     topic = data_topic(*schemas)
     kept = mirror_of(topic)
@@ -116,7 +118,8 @@ def test_owners_do_not_depend_on_the_session_s_time_zone(data_topic: MakeTopic, 
 
 @pytest.mark.extended
 def test_a_table_may_have_columns_of_any_name(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
-    """Also such as the job gives its own columns. A history refuses names that users see in it."""
+    """Columns may have the names of the job's own columns. Only a history refuses names of columns that it adds
+    itself."""
     regular = dict.fromkeys(["op", "value", "closes", "step", "before", "after", "owner", "source", "scope"], "text")
     topic = data_topic(*table_schemas(partition_key={"key": "text"}, clustering={"epoch": "int"}, regular=regular))
     mirrors = [(mirror_of(topic, folder="plain"), False), (mirror_of(topic, folder="more"), True)]

@@ -1,4 +1,5 @@
-"""The data source `cassandra_cdc` as a stream: checkpoints, micro-batches that fail, topics that grow, a broker that is killed."""
+"""The data source `cassandra_cdc` as a stream: checkpoints, failed micro-batches, growing topics, and a killed
+broker."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 
 
 def run_to_the_end(spark: SparkSession, options: Mapping[str, str], folder: Path, **more: str) -> None:
-    """One run of a streaming query over all there is, into parquet files."""
+    """Run a streaming query once over all records, and write them to parquet files."""
     frame = spark.readStream.format("cassandra_cdc").options(**options, **more).load()
     stream = frame.writeStream.format("parquet").option("path", str(folder / "rows"))
     run_to_its_end(stream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True))
 
 
 def test_a_stream_goes_on_where_its_checkpoint_ends(spark: SparkSession, data_topic: MakeTopic, tmp_path: Path) -> None:
-    """Written, read, stopped, written more, started again: nothing twice, nothing left out."""
+    """The query is stopped and started again after more writes: no record is repeated or left out."""
     topic = data_topic(*KEY_AND_VALUE, partitions=2)
     topic.write(*numbered(1, 10), batch=3)
     run_to_the_end(spark, topic.options, tmp_path)
@@ -40,7 +41,7 @@ def test_a_stream_goes_on_where_its_checkpoint_ends(spark: SparkSession, data_to
 def test_a_stream_from_latest_keeps_its_start_over_a_restart(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """`latest` is decided once: what is written while the query is down is read when it comes back."""
+    """`latest` is resolved once: records that are written while the query is down are read after its restart."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 3))
     run_to_the_end(spark, topic.options, tmp_path, startingOffsets="latest")
@@ -52,7 +53,8 @@ def test_a_stream_from_latest_keeps_its_start_over_a_restart(
 def test_a_failed_micro_batch_is_read_again_as_it_was(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The sink fails, more is written, the query is started again: the same batch comes first, then the rest."""
+    """The sink fails, more records are written, and the query is restarted: the same batch comes first, then the new
+    records."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 6), batch=2)
     batches: list[tuple[int, list[str]]] = []
@@ -70,14 +72,14 @@ def test_a_failed_micro_batch_is_read_again_as_it_was(
     with pytest.raises(PySparkException, match="the sink is full"):
         run()
     topic.write(*numbered(7, 8))
-    run()  # the failed batch, from the checkpoint
-    run()  # what came since
+    run()  # The failed batch, from the checkpoint.
+    run()  # The records since then.
     first = [f"row {n}" for n in range(1, 7)]
     assert batches == [(0, first), (0, first), (1, ["row 7", "row 8"])]
 
 
 def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """A query that keeps running sees what is written meanwhile, and partitions that are added to the topic."""
+    """A running query reads new records, and partitions that are added to the topic."""
     topic = data_topic(*KEY_AND_VALUE, partitions=1)
     frame = spark.readStream.format("cassandra_cdc").options(**topic.options).load()
     stream = frame.writeStream.format("memory").queryName("followed")
@@ -94,7 +96,8 @@ def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic) 
 
 
 def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, record_writer_process: RecordWriter) -> None:
-    """Pulsar is killed under a running query and comes back: the query goes on, nothing twice, nothing left out."""
+    """Pulsar is killed under a running query and restarted: the query continues, and no record is repeated or left
+    out."""
     with Sandbox(SandboxOptions(nodes=0)) as sandbox:
         server = sandbox.pulsar
         keep_everything(server, "public/spark")

@@ -1,4 +1,4 @@
-"""The jobs as an operator runs them: under a real spark-submit, on and on."""
+"""The jobs as an operator runs them: under a real spark-submit, following a topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, sp
 from tests.spark.settings import SETTINGS
 from tests.topics.table_records import PLAIN
 
-# two drivers of Spark, one after the other: 19 minutes on a machine with a load of 19
+# Spark starts two drivers, one after the other, which took 19 minutes on a machine with a load of 19.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(3_000)]
 _WITHIN_S = 900
 
@@ -30,9 +30,9 @@ _WITHIN_S = 900
 def test_a_submitted_change_log_follows_the_topic(
     spark: SparkSession, data_topic: Callable[..., DataTopic], tmp_path: Path
 ) -> None:
-    """`spark-submit cdc/spark_job.py changelog --follow`: what is there, and what comes while it runs.
+    """`spark-submit cdc/spark_job.py changelog --follow` writes existing records, and records that come while it runs.
 
-    Then `history` and `latest` of the same topic, in a session of their own process.
+    Then `history` and `latest` of the same topic run in a session of their own process.
     """
     topic = data_topic(*PLAIN)
     topic.write(Record(key={"id": 1}, value={"name": "a"}))
@@ -70,7 +70,7 @@ def test_a_submitted_change_log_follows_the_topic(
     topic.write(Record(key={"id": 2}, value={"name": "c"}))
     where = ["--service-url", url, "--admin-url", admin, "--topic", topic.name]
     kept = spark_command(spark, "history", *where, "--target", str(target))
-    # a kill before Spark's own note of the last micro-batch makes it come again, with nothing to do
+    # After a kill before Spark's own note of the last micro-batch, Spark repeats it, with nothing to do.
     assert kept.exit_code == 0
     assert re.match(rf"{target}/history: .* 1 rows inserted, 0 updated, 0 deleted, ", kept.stdout)
     versions = spark.read.format("delta").load(f"{target}/history").selectExpr("id", "name", "valid_to IS NULL")
@@ -81,7 +81,7 @@ def test_a_submitted_change_log_follows_the_topic(
 
 
 def _wait_for(target: Path, epoch: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until this micro-batch was applied, which is the last thing that one does."""
+    """Wait until this micro-batch was applied, which is its last step."""
     deadline = time.monotonic() + _WITHIN_S
     while _applied_epoch(target) < epoch:
         assert process.poll() is None, log.read_text()[-4000:]
@@ -93,5 +93,5 @@ def _applied_epoch(target: Path) -> int:
     states = sorted((target / "applied").glob("[0-9]*.json"), key=lambda each: int(each.stem))
     try:
         return cast("int", json.loads(states[-1].read_text())["epoch"]) if states else 0
-    except FileNotFoundError:  # two newer ones have replaced it meanwhile
+    except FileNotFoundError:  # Two newer states have replaced this file meanwhile.
         return 0

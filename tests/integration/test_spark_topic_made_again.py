@@ -1,4 +1,5 @@
-"""Positions of a topic that is no more: deleted and made again, or of a Pulsar whose ledgers are counted anew."""
+"""Positions of a topic that no longer exists: it was deleted and made again, or Pulsar was rebuilt and numbers its
+ledgers anew."""
 
 from __future__ import annotations
 
@@ -41,14 +42,15 @@ def test_an_offset_of_a_topic_that_was_made_again_is_refused(data_topic: MakeTop
     with pytest.raises(OtherTopicError, match=r"position \d+:5 belongs to another topic partition .* ends at \d+:2: "):
         reader.partitions(end, new_end)
     assert records_of(reader_of(topic, failOnDataLoss="false"), end, new_end) == 3
-    assert records_of(reader, start, new_end) == 3  # nothing was read of the topic before
+    assert records_of(reader, start, new_end) == 3  # Nothing was read of the earlier topic.
 
 
 @pytest.mark.parametrize("ahead", [(1_000, 0), (0, 5)])
 def test_an_old_offset_is_refused_where_the_ledgers_cannot_have_it(
     data_topic: MakeTopic, ahead: tuple[int, int]
 ) -> None:
-    """Offsets of earlier versions have no creation: a Pulsar that was rebuilt has fewer ledgers, or fewer entries in one."""
+    """Offsets of earlier versions have no creation time: in a rebuilt Pulsar they are refused if the ledger, or the
+    entry in it, cannot exist yet."""
     topic = data_topic(*KEY_AND_VALUE, partitions=1)
     topic.write(*numbered(1, 3))
     reader = reader_of(topic)
@@ -66,9 +68,9 @@ def test_an_old_offset_is_refused_where_the_ledgers_cannot_have_it(
 def test_a_mirror_of_a_topic_that_was_made_again_is_refused_until_it_is_rebuilt(
     data_topic: MakeTopic, mirror_of: MirrorOf
 ) -> None:
-    """Also what a failed run has written of an epoch whose records are gone is not in its tables then.
+    """After the rebuild, the tables have no changes of a failed run whose records are gone.
 
-    A rebuild of a topic that is the same changes nothing, although it reads each change once more.
+    A rebuild from an unchanged topic changes nothing, although it reads each change again.
     """
     topic = data_topic(*PLAIN, partitions=1)
     mirror = mirror_of(topic)

@@ -1,4 +1,4 @@
-"""Truncations and drops in Spark: the current table, a mirror with all that it keeps, and what is published of it."""
+"""Truncations and drops in Spark: the current table, a mirror with all its tables, and the published topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 FIRST_MS, SECOND_MS = 1_700_000_000_000, 1_700_000_100_000
 DROP_MS = 4_000_000_000_000
-"""In the year 2096: a table of an earlier time still has its rows."""
+"""In the year 2096: before that time, the table still has its rows."""
 FUTURE_US = 4_100_000_000_000_000
 
 
@@ -45,7 +45,7 @@ def before(time_ms: int, record: Record) -> Record:
 
 
 def records_before(time_ms: int) -> list[Record]:
-    """Five rows that a truncation at that time takes, and one of the future."""
+    """Five rows that a truncation at that time deletes, and one with a later write time."""
     return [
         *[before(time_ms, row(f"p{n}", 1, "x", n, s="s", t=1)) for n in range(4)],
         before(time_ms, static_row("alone", s="static", t=1)),
@@ -54,13 +54,14 @@ def records_before(time_ms: int) -> list[Record]:
 
 
 def keys(lines: list[str]) -> list[str]:
-    """Of rows as JSON: partition key, clustering and value."""
+    """Partition key, clustering and value of rows as JSON."""
     found = [json.loads(each) for each in lines]
     return sorted(f"{each['pk']}/{each.get('a')}={each.get('v')}" for each in found)
 
 
 class ClearedTopic:
-    """A data topic whose table is truncated and dropped: `topic` names its own topic of schema changes, made with the first record."""
+    """A data topic whose table is truncated and dropped. `topic` names a topic of schema changes of its own, which the
+    first clearing makes."""
 
     def __init__(self, topic: DataTopic, client: pulsar.Client) -> None:
         self._client = client
@@ -68,7 +69,7 @@ class ClearedTopic:
         self.topic = replace(topic, options={**topic.options, "schemaChangesTopic": self._changes})
 
     def clear(self, kind: str, time_ms: int, table_id: str = OLD) -> None:
-        """A truncation or a drop behind all records that there are, as the connector publishes it."""
+        """Publish a truncation or a drop after all existing records, as the connector does."""
         clearing = ClearingRecord(
             kind=kind,
             table_id=table_id,
@@ -115,14 +116,14 @@ def client_of(topic: DataTopic) -> Iterator[pulsar.Client]:
 def test_truncated_rows_are_deletions_and_each_of_them_stands_once(
     mirror_of: MirrorOf, data_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A truncation in the middle of a micro-batch whose runs fail."""
+    """A truncation comes within a micro-batch whose run fails: each deletion is in change log and history once."""
     plain = data_topic(*WIDE, partitions=2)
     with client_of(plain) as client:
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         kept = mirror_of(topic)
         topic.write(*records_before(FIRST_MS))
-        kept.run()  # there is no topic of schema changes yet
+        kept.run()  # There is no topic of schema changes yet.
         topic.write(before(FIRST_MS, row("p4", 1, "x", 4)))
         cleared.clear("truncation", FIRST_MS)
         topic.write(before(SECOND_MS, row("p0", 1, "x", 100)), before(SECOND_MS, row("p5", 1, "x", 5)))
@@ -142,9 +143,9 @@ def test_truncated_rows_are_deletions_and_each_of_them_stands_once(
 def test_a_truncation_alone_a_drop_and_a_new_life(
     spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """A truncation without records behind it, whose run fails, a drop, and a new table of the same name.
+    """A truncation without later records, whose run fails, then a drop, and then a new table of the same name.
 
-    A mirror that reads all of it at once has the same in the end, and so has one with a change log: its rows come and go.
+    A mirror that reads all of it in one run ends with the same rows; its change log has each insert and each deletion.
     """
     plain = data_topic(*WIDE, partitions=2)
     with client_of(plain) as client:
@@ -179,7 +180,7 @@ def test_a_truncation_alone_a_drop_and_a_new_life(
 
 
 def _check_log(kept: Mirror) -> None:
-    """What a key that was truncated and written again has in change log and history."""
+    """Check change log and history of a key that was truncated and written again."""
     log = kept.table("changes").where("coalesce(before.pk, after.pk) = 'p0'").orderBy("epoch", "step")
     found = [(each.op, each.before and each.before.v, each.after and each.after.v) for each in log.collect()]
     assert found == [("insert", None, 0), ("delete", 0, None), ("insert", None, 100)]

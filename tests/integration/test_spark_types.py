@@ -1,4 +1,4 @@
-"""How columns come out in Spark: names, the type and the value of every CQL type, numbers of any size."""
+"""Columns in Spark: their names, the type and the value of each CQL type, and numbers of any size."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TYPES: Mapping[str, tuple[str, AvroValue, str, object]] = {
 def test_columns_whose_names_avro_refuses_are_read_by_their_names_in_avro(
     spark: SparkSession, data_topic: MakeTopic
 ) -> None:
-    """As the connector writes them: letters, digits and underscores; names with capitals stay."""
+    """The names are those that the connector writes to Avro: letters, digits and underscores. Capitals stay."""
     place = UserType("shop", "my place", ("Street Name",), (NativeType("text"),))
     key, value = table_schemas(
         partition_key={"the key": "int"},
@@ -109,7 +109,7 @@ def test_columns_whose_names_avro_refuses_are_read_by_their_names_in_avro(
 
 
 def test_every_cql_type_has_its_spark_type_and_value(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """The table of docs/spark.md, one column a type, and nulls of them all."""
+    """The types of docs/spark.md, one column for each type, with values and with nulls."""
     key, value = table_schemas(
         partition_key={"id": "int"},
         regular={name: cql for name, (cql, _, _, _) in TYPES.items()},
@@ -128,7 +128,8 @@ def test_every_cql_type_has_its_spark_type_and_value(spark: SparkSession, data_t
 
 
 def test_every_cql_type_is_encoded_again_as_it_was(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """With numbers as text byte for byte; decimals of a fixed scale get the scale that they need, and are read as the same."""
+    """With numbers as text, the bytes are equal. Decimals of a fixed scale get the scale that they need, and are read
+    as equal values."""
     key, value = table_schemas(
         partition_key={"id": "int"},
         regular={name: cql for name, (cql, _, _, _) in TYPES.items()} | {"zero": "decimal", "huge": "decimal"},
@@ -198,7 +199,7 @@ def huge_numbers(topic: DataTopic) -> None:
 
 
 def test_numbers_as_text_are_exact_whatever_their_size(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """`numbers=string`: every digit and the scale, inside of collections and user types too."""
+    """`numbers=string` keeps every digit and the scale, also in collections and user types."""
     topic = data_topic(*NUMBERS)
     huge_numbers(topic)
     (row,) = changes(spark, {**topic.options, "numbers": "string"}).select("key.*", "value.*").collect()
@@ -222,7 +223,7 @@ def test_numbers_as_text_are_exact_whatever_their_size(spark: SparkSession, data
 def test_a_number_that_does_not_fit_is_an_error_and_never_rounded(
     spark: SparkSession, data_topic: MakeTopic, column: str, message: str
 ) -> None:
-    """The default gives DECIMAL: what that cannot hold exactly ends the query, with the column's name."""
+    """By default numbers are DECIMAL: a number that does not fit exactly ends the query with the column's name."""
     topic = data_topic(*NUMBERS)
     huge_numbers(topic)
     with pytest.raises(PySparkException) as error:
@@ -242,7 +243,7 @@ DECIMALS = [
 
 
 def test_a_decimal_of_any_scale_that_fits_is_exact(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Every value has a scale of its own in Cassandra; trailing zeros beyond 18 digits are no loss."""
+    """In Cassandra each value has its own scale; trailing zeros beyond 18 digits are no loss."""
     topic = data_topic(*NUMBERS)
     for number, (unscaled, scale, _) in enumerate(DECIMALS):
         data = unscaled.to_bytes(17, "big", signed=True)

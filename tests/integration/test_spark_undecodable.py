@@ -1,4 +1,4 @@
-"""Records and topics that cannot be typed: named in one line, or kept by option."""
+"""Records and topics that cannot be typed: an error of one line names them, or an option keeps them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PLAIN = table_schemas(partition_key={"id": "int"}, regular={"b": "text", "old": 
 
 
 def test_an_undecodable_record_is_named_or_kept(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Bytes that are no Avro of the record's schema: an error with the message id, or by option a row in `_corrupt`."""
+    """Bytes that are no Avro of the record's schema give an error with the message id, or by option a row in
+    `_corrupt`."""
     topic = data_topic(*PLAIN)
     topic.write(Record(key={"id": 1}, value={"b": "good"}))
     cut, key = base64.b64encode(b"\x02\x0ax").decode(), base64.b64encode(b"\x04").decode()
@@ -61,7 +62,8 @@ def test_an_undecodable_record_is_named_or_kept(spark: SparkSession, data_topic:
 
 
 def test_a_timestamp_that_spark_cannot_hold_is_named(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """At any depth, with its value; what is no Avro is another error. A corrected row is one of the table again."""
+    """Such timestamps are reported at any depth, with their values, apart from undecodable Avro. A corrected row is in
+    the table again."""
     place = UserType("shop", "place", ("street", "since"), (NativeType("text"), NativeType("timestamp")))
     columns = {"at": "timestamp", "home": "place", "seen": "list<timestamp>", "by_name": "map<text, frozen<place>>"}
     topic = data_topic(*table_schemas(partition_key={"id": "int"}, regular=columns, user_types={"place": place}))
@@ -99,7 +101,7 @@ def test_a_timestamp_that_spark_cannot_hold_is_named(spark: SparkSession, data_t
 def test_an_undecodable_key_of_a_clustered_table_is_named(
     spark: SparkSession, data_topic: MakeTopic, kind: str
 ) -> None:
-    """There the key tells what a record speaks about, before it is a row of the table."""
+    """For such a table the key is decoded first, because it says which rows a record concerns."""
     topic = data_topic(*CLUSTERED)
     topic.write(Record(key={"pk": "a", "ck": 1}, value={"v": 1}))
     key, value = base64.b64encode(b"\xff").decode(), base64.b64encode(b"\x02\x02").decode()
@@ -116,7 +118,7 @@ def test_an_undecodable_key_of_a_clustered_table_is_named(
 
 
 def test_a_topic_without_a_schema_is_named(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Nothing was ever published: there are no columns yet."""
+    """Nothing was published, so there are no columns yet."""
     topic = data_topic(*PLAIN)
     with pytest.raises(TopicError) as error:
         changes(spark, topic.options)

@@ -35,12 +35,12 @@ from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
-# the first test looks at its table eight times
+# The first test compares its table eight times.
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
 
 _ROWS = 300
 _LATER_US: Final = 2_000_000_000_000_000
-"""A write time of the year 2033: later than any of a row that is written now."""
+"""A write time in the year 2033: later than those of rows that are written now."""
 
 
 def insert(table: str, number: int, text: str) -> str:
@@ -56,7 +56,7 @@ def where(number: int) -> str:
 
 
 def found(report: VerifyReport) -> dict[str, list[str]]:
-    """Keys by kind, sorted."""
+    """Sorted keys of the differences, by kind."""
     kinds = ("missing", "extra", "differing")
     return {kind: sorted(each.key for each in report.differences if each.kind == kind) for kind in kinds}
 
@@ -71,7 +71,7 @@ def is_in(sample: TokenSample, key_text: str) -> bool:
 
 @contextmanager
 def after_each_comparison(act: Callable[[int], object], compared: list[int]) -> Iterator[None]:
-    """While `verify` runs within, act when it has compared for the first time, the second time, ..."""
+    """Call `act` with 1, 2, ... after each comparison that `verify` makes in this context."""
     compare = TableComparison.compare
 
     def compare_and_act(self: TableComparison, *ids: Any, **limit: Any) -> Differences:
@@ -96,7 +96,8 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """97 rows and 3 static rows are inserted, deleted and updated with no event; topic and mirror are compared."""
+    """Verify finds 97 rows and 3 static rows that were inserted, deleted and updated without an event, on the topic and
+    in a mirror."""
     table = f"{keyspace}.planted"
     cql.execute(
         f"CREATE TABLE {table} (pk int, at bigint, name text, amount decimal, big varint, tags set<text>,"
@@ -106,7 +107,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         cql.execute(insert(table, number, f"row {number}"))
     for pk in (*range(0, 40, 3), 77, 78):
         cql.execute(f"UPDATE {table} SET note = 'note {pk}' WHERE pk = {pk}")
-    events_topic = open_events_writer(keyspace, "planted").topic  # which it makes, as an agent does
+    events_topic = open_events_writer(keyspace, "planted").topic  # The writer makes the topic, as an agent does.
     deploy_connector(keyspace, "planted")
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
     access = CassandraAccess(
@@ -189,7 +190,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
 
 
 def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.Event) -> int:
-    """Update rows, and send the event of each as an agent does, until told to end; how many updates."""
+    """Update rows and send their events, as an agent does, until `ended` is set; return the number of updates."""
     for count in itertools.count(1):
         number, written_us = count * 7 % _ROWS, time.time_ns() // 1000
         pk, at = struct.pack(">i", number % 50), f"at {number}"
@@ -215,13 +216,13 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """Its driver is killed after two of four ranges; another one sends the others, no faster than it is told."""
+    """The driver is killed after two of four ranges; another one sends the others, no faster than its limit."""
     table = f"{keyspace}.old"
     cql.execute(f"CREATE TABLE {table} (pk int, at text, v int, note text static, PRIMARY KEY (pk, at))")
     for number in range(_ROWS):
         cql.execute(f"INSERT INTO {table} (pk, at, v) VALUES ({number % 50}, 'at {number}', {number})")
     cql.execute(f"UPDATE {table} SET note = 'static only' WHERE pk = 77")
-    writer = open_events_writer(keyspace, "old")  # makes the events topic, as an agent does
+    writer = open_events_writer(keyspace, "old")  # The writer makes the events topic, as an agent does.
     deploy_connector(keyspace, "old")
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
     address, port = cassandra_node.address, cassandra_node.native_port
@@ -251,7 +252,7 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
         assert live.result() > 0
     assert (continued.ranges_before, continued.ranges) == (2, 2)
     assert 0 < continued.rows < _ROWS
-    assert continued.seconds > (continued.rows - 10) / 50  # of each task's rows the last few are not waited for
+    assert continued.seconds > (continued.rows - 10) / 50  # Each task does not wait after its last few rows.
     schema_url = f"{pulsar.admin_url}/admin/v2/schemas/public/default/data-{table}/schema"
     wait_until(lambda: rest().get(schema_url).is_success, "the first record")
     report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)

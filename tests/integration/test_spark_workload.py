@@ -1,7 +1,7 @@
-"""Mirror, change log and history of tables of all types under a random workload, through kills. By `--spark-workload` only.
+"""Mirror, change log and history of all types under a random workload with kills. Runs by `--spark-workload` only.
 
-`CDC_TEST_STATEMENTS` and `CDC_TEST_KILLS` give the size: five tables then, read by both lines of Spark. `CDC_TEST_SEED`
-gives other statements.
+`CDC_TEST_STATEMENTS` and `CDC_TEST_KILLS` set the size: then there are five tables, read by both Spark lines.
+`CDC_TEST_SEED` gives other statements.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 _PARTS: Final = 6
 _ALTERED_AFTER: Final = (1, 3)
 _EQUAL_WITHIN_S: Final = 3_600
-"""After the last statement: a run may come before the line has published everything."""
+"""Time after the last statement in which tables may differ: a run may start before all changes are published."""
 _SEED: Final = int(os.environ.get("CDC_TEST_SEED") or 20261121)
 _STATEMENTS: Final = int(os.environ.get("CDC_TEST_STATEMENTS") or 0)
 _KILLS: Final = int(os.environ.get("CDC_TEST_KILLS") or 3)
 _STEPS: Final = ("changes", "rows", "records", "history")
-"""Where one driver after the other dies: as soon as it commits to this table of any mirror."""
+"""The table to which a driver commits when it is killed, for one driver after the other."""
 
 
 def workloads() -> Sequence[Workload]:
-    """Two small ones, or the one that is asked for."""
+    """Two small workloads, or the one that the environment asks for."""
     if not _STATEMENTS:
         return (
             Workload(operations=1_000, keys=40, kills=1, tables=("wide", "nested")),
@@ -61,7 +61,7 @@ def make_line(
     agent: object,
     keep_data_topics: None,
 ) -> MakeLine:
-    """Tables, connectors, and the first tenth of the statements."""
+    """A function that makes tables and connectors, and runs the first tenth of the statements."""
 
     def make(workload: Workload) -> WorkloadLine:
         line = WorkloadLine(cql, keyspace, pulsar, workload, _SEED)
@@ -73,7 +73,7 @@ def make_line(
 
 
 class Clock:
-    """Says how long each step took."""
+    """Prints how long each step took."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -85,13 +85,14 @@ class Clock:
 
 
 def deaths(workload: Workload) -> list[tuple[str, str]]:
-    """Each driver's first table, another one each time, and the step in which it is killed."""
+    """For each kill: the table that the driver mirrors first, which differs each time, and the step in which it is
+    killed."""
     names = workload.tables
     return [(names[number % len(names)], _STEPS[number % len(_STEPS)]) for number in range(workload.kills)]
 
 
 def run_beside(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: Clock) -> None:
-    """Statements while the driver goes with the topics, and is killed; at the end once more, wherever it is."""
+    """Run statements while a driver follows the topics and is killed in commits; at the end, kill it at any point."""
     parts = max(_PARTS, workload.kills + 1)
     coming = deaths(workload)
     kills = {(number + 1) * parts // (workload.kills + 1) for number in range(workload.kills)}
@@ -112,7 +113,7 @@ def run_beside(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: 
 
 
 def run_after(mirrors: Mirrors, workload: Workload, clock: Clock) -> None:
-    """A driver that finds the topics as they are, and is killed."""
+    """Start drivers on the finished topics, and kill each of them."""
     for table, step in deaths(workload):
         mirrors.driver.start("once", table)
         mirrors.kill_in_commit(step)
@@ -120,7 +121,7 @@ def run_after(mirrors: Mirrors, workload: Workload, clock: Clock) -> None:
 
 
 def check(mirrors: Mirrors, clock: Clock) -> None:
-    """Rows are `SELECT`'s, change logs run from empty leave them, open versions are them."""
+    """Check that rows equal `SELECT`, that change logs replay to them, and that open versions equal them."""
     deadline = time.monotonic() + _EQUAL_WITHIN_S
     lines = ["nothing was compared"]
     while lines:
@@ -138,7 +139,8 @@ def check(mirrors: Mirrors, clock: Clock) -> None:
 def test_tables_mirrored_through_kills_equal_cassandra(
     make_line: MakeLine, spark: SparkSession, tmp_path: Path, workload: Workload
 ) -> None:
-    """Live by the first line of Spark, and from the finished topics by the second: rows, change log and history are right."""
+    """The first Spark line mirrors live, the second one from the finished topics: rows, change log and history are
+    right."""
     clock = Clock()
     line = make_line(workload)
     clock.tell("the first tenth of the statements")

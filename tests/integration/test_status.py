@@ -23,7 +23,7 @@ from tests.topics.events_topic import wait_until
 
 
 def _asked(command: str, line_yaml: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """By section and subject; of several of one subject the last."""
+    """Findings by section and subject; of several findings with the same subject, the last one."""
     done = CliRunner().invoke(cli, [command, "--config", str(line_yaml), "--json"], catch_exceptions=False)
     said = json.loads(done.stdout)
     assert done.exit_code == int(said["level"] == "failure")
@@ -39,7 +39,8 @@ def _are_ok(found: Mapping[tuple[str, str], dict[str, Any]], *names: tuple[str, 
 
 
 def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path, cql: Session, keyspace: str) -> None:
-    """By the status, and by the doctor with the statement that mends it."""
+    """The status names the table that no source reads; the doctor names the one without cdc, and the statement that
+    sets it."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY) WITH cdc = true")
     cql.execute(f'CREATE TABLE {keyspace}."Forgotten" (pk int PRIMARY KEY)')
     cql.execute(f"INSERT INTO {keyspace}.t (pk) VALUES (1)")
@@ -75,7 +76,7 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path
 def test_a_source_that_does_not_run_is_named_and_restarted_by_one_watch(
     line_yaml: Path, pulsar: PulsarServer, deploy_connector: DeployConnector, keyspace: str
 ) -> None:
-    """One keeper has the turn, and only it restarts; a source that somebody stopped is left alone."""
+    """Only one keeper at a time restarts sources; a source that somebody stopped is not restarted."""
     source = deploy_connector(keyspace, "t", **{"events.maxWaitng": 3})
     source.wait_for_error()
 
@@ -93,7 +94,7 @@ def test_a_source_that_does_not_run_is_named_and_restarted_by_one_watch(
         with Turns(config).turn() as is_ours:
             assert is_ours
             assert not told()
-        # The worker starts it again and again, and calls it running for a moment each time.
+        # The worker restarts it again and again, and reports it as running for a moment each time.
         wait_until(lambda: any("restarted, for it did not run" in each for each in told()), "the restart")
         rest().post(f"{pulsar.admin_url}/admin/v3/sources/public/default/{source.name}/stop").raise_for_status()
         wait_until(lambda: says("is stopped"), "the stop")

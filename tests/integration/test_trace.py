@@ -16,12 +16,13 @@ from tests.fixtures.connector import DeployConnector
 from tests.topics.agent_table import AgentTable
 from tests.topics.events_topic import wait_until
 
-# Sections that say so if a server does not answer within ten seconds, or if a topic does not exist yet.
+# Sections with a finding that is not ok if a server does not answer within ten seconds, or if a topic does not exist
+# yet.
 _OF_SERVERS: Final = ("events", "records", "dead letters", "row")
 
 
 def _traced(line_yaml: Path, *words: str) -> dict[str, list[dict[str, Any]]]:
-    """Findings by section, as soon as each server answers in time."""
+    """Findings by section, once each server has answered in time."""
     arguments = ["trace", "--config", str(line_yaml), "--json", *words]
     found: dict[str, list[dict[str, Any]]] = {}
 
@@ -43,10 +44,11 @@ def _traced(line_yaml: Path, *words: str) -> dict[str, list[dict[str, Any]]]:
 def test_a_row_is_found_on_its_whole_way_and_published_again(
     line_yaml: Path, cql: Session, keyspace: str, table: AgentTable, deploy_connector: DeployConnector
 ) -> None:
-    """One that was written with CDC, one without: only that differs, until it is resent; and one that was deleted."""
+    """`cdc trace` shows a row in each part, a row that was written without CDC, and a deleted row; `cdc resend`
+    publishes the latter two."""
     table.create("id int, day date, v text, n decimal, PRIMARY KEY (id, day)")
     deploy_connector(keyspace, "t")
-    # The agent deletes a segment that Cassandra has finished: that of the row must not be full before it is traced.
+    # The agent deletes a finished segment, so the segment of the row must not become full before the trace.
     table.end_segment()
     cql.execute(f"INSERT INTO {table.name} (id, day, v, n) VALUES (-1, '2026-11-24', 'amber', 7.50)")
 

@@ -1,1 +1,1 @@
-"""The agent on a strict Pulsar. A package, so that the fixtures of its scope start the servers once for all of its files."""
+"""The agent on a strict Pulsar. As a package, it starts its package-scoped servers once for all of its files."""

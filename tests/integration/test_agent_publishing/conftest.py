@@ -42,7 +42,7 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
     with Sandbox(strict_options(authority)) as running:
         admin = f"{running.pulsar.admin_url}/admin/v2"
         rest().put(f"{admin}/namespaces/{NAMESPACE}", json={}).raise_for_status()
-        # Nothing that a test leaves idle for a minute is to go.
+        # No topic may be deleted because a test leaves it idle for a minute.
         rest().post(
             f"{admin}/namespaces/{NAMESPACE}/inactiveTopicPolicies",
             json={"deleteWhileInactive": False, "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -60,7 +60,7 @@ def session(servers: Sandbox) -> Iterator[Session]:
 
 @pytest.fixture(scope="package")
 def node_login(session: Session, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """Options by which an agent logs in to the node, by a role that was granted nothing."""
+    """Options by which an agent logs in to the node with a role that has no further rights."""
     session.execute(f"CREATE ROLE agent WITH LOGIN = true AND PASSWORD = '{NODE_PASSWORD}'")
     file = tmp_path_factory.mktemp("login") / "password"
     file.write_text(f"{NODE_PASSWORD}\n")
@@ -81,7 +81,7 @@ def keyspace(session: Session) -> str:
 def agent(
     servers: Sandbox, node_login: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AgentProcess]:
-    """The agent of the node, with all rights. Whoever stops it starts it again."""
+    """The agent of the node, with all rights. A test that stops it must start it again."""
     folder = tmp_path_factory.mktemp("agent")
     process = AgentProcess.for_node(
         servers.node, servers.pulsar, folder, topicPrefix=PREFIX, eventsTopicsCheckIntervalMs=1_000, **node_login

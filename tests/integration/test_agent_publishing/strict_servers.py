@@ -1,8 +1,8 @@
-"""A strict Pulsar and a strict node, and what tests ask of an agent between them.
+"""A strict Pulsar and a strict node, and helpers for tests of an agent between them.
 
-The broker takes messages up to 100 kB, de-duplicates, and gives clients with a token the rights of its role only; without
-a token everything is allowed, which is how these tests change things. The node asks for a password, and over TLS for a
-certificate, too.
+The broker takes messages up to 100 kB and de-duplicates. A client with a token has only the rights of its role. A
+client without a token may do everything, which the tests use to change the servers. The node requires a password, and
+over TLS also a certificate.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ def write(session: Session, table: str, keys: list[str]) -> None:
 
 
 def keys_of(topic: EventsTopic) -> list[str]:
-    """Keys of all events on a topic now, in order."""
+    """Keys of all events on a topic now, sorted."""
     return sorted(each.event.partition_key.decode() for each in topic.read())
 
 
 def topic_state(agent: AgentProcess, table: str) -> dict[str, object]:
-    """What the status says of a table's topic; empty while it says nothing."""
+    """The status of a table's topic; empty while the status does not have it."""
     topics = cast("dict[str, dict[str, object]]", agent.status()["topics"])
     return topics.get(table, {})
 
 
 def metric_of(agent: AgentProcess, name: str, table: str) -> float:
-    """A metric of one table; 0 while it is not there."""
+    """A metric of one table; 0 while the metric does not exist."""
     page = rest().get(f"http://{agent.status()['http']}/metrics").raise_for_status().text
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""An events topic or its subscription that somebody removes: it is made again, a gap is told, and events go on."""
+"""Somebody removes an events topic or its subscription: it is made again, a gap is published, and events continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.topics.events_topic import EventsTopic, TopicEvent, partitions_of, wa
 
 @pytest.fixture
 def gaps(servers: Sandbox) -> Iterator[pulsar.Client]:
-    """A client that reads gaps."""
+    """A client that reads the gaps topic."""
     client = pulsar.Client(
         servers.pulsar.service_url,
         operation_timeout_seconds=120,
@@ -46,7 +46,7 @@ def _address(servers: Sandbox, table: str) -> str:
 
 
 def _backlog(servers: Sandbox, table: str) -> int | None:
-    """Messages that wait for the subscription; None while it is not on all partitions."""
+    """Number of messages that wait for the subscription; None while a partition lacks it."""
     answer = rest().get(f"{_address(servers, table)}/partitioned-stats?perPartition=true")
     partitions = answer.json()["partitions"].values() if answer.is_success else ()
     subscriptions = [each["subscriptions"]["sub"] for each in partitions if "sub" in each["subscriptions"]]
@@ -59,7 +59,7 @@ def _holds_all(servers: Sandbox, table: str, topic: EventsTopic) -> bool:
 
 
 def _told(agent: AgentProcess, table: str) -> list[str]:
-    """The lines of the agent's log that say that the topic was lost."""
+    """The lines of the agent's log about the loss of the topic."""
     return [line for line in agent.log.read_text().splitlines() if f"cdc-events-{table}: the events topic" in line]
 
 
@@ -70,9 +70,9 @@ def _is_made_again(servers: Sandbox, agent: AgentProcess, table: str) -> bool:
 def _expect_gaps(found: list[GapRecord], after: TopicEvent) -> None:
     for gap in found:
         assert gap.table == "a"
-        # Which of them is found depends on whether the look comes before or after the bare partitions.
+        # The reason depends on whether the agent looks before or after the producers have made partitions.
         assert gap.reason in ("the events topic does not exist", "the events topic has no subscription 'sub'")
-    # A second one may be found after that event was read.
+    # A second gap may be found after that event was read.
     gap = found[0]
     first, last = (gap.first_segment_id, gap.first_position), (gap.last_segment_id, gap.last_position or 0)
     assert first < last < (after.message.segment_id, after.event.position)
@@ -88,9 +88,10 @@ def _close(client: pulsar.Client, gaps: list[GapRecord]) -> None:
 def test_a_topic_that_is_deleted_while_the_agent_runs_is_made_again_and_a_gap_is_told(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf, gaps: pulsar.Client
 ) -> None:
-    """Its producers make bare partitions, which no subscription holds; the gap reaches from the first event to those.
+    """The producers make partitions without a subscription; the gap reaches from the first event to those partitions.
 
-    The topic goes partition by partition: an agent that looks meanwhile rightly finds it lost twice, and tells two gaps.
+    The topic is deleted partition by partition: an agent that looks meanwhile correctly finds it lost twice, and
+    publishes two gaps.
     """
     table = f"{keyspace}.a"
     write(session, table, ["before"])
@@ -118,7 +119,8 @@ def test_a_topic_that_is_deleted_while_the_agent_runs_is_made_again_and_a_gap_is
 def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_start(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf, gaps: pulsar.Client
 ) -> None:
-    """Somebody made it again meanwhile, at the end of the topic: what it held is passed over, and nobody else would say so."""
+    """Somebody made the subscription again at the end of the topic: it skips its earlier backlog, which only the agent
+    can report."""
     table = f"{keyspace}.a"
     write(session, table, ["before"])
     topic_of(table).wait_for(1)
@@ -128,7 +130,7 @@ def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_s
     rest().delete(f"{subscription}?force=true").raise_for_status()
     rest().put(subscription, json="latest").raise_for_status()
     agent.start()
-    # The table need not have another event for that.
+    # The agent finds this without another event of the table.
     wait_until(lambda: len(_gaps_of(servers, gaps, keyspace)) == 1, "the gap is told")
     (gap,) = _gaps_of(servers, gaps, keyspace)
     assert "was removed" in gap.reason
@@ -140,11 +142,11 @@ def test_a_subscription_that_is_removed_while_the_agent_is_down_is_told_at_its_s
 def test_a_subscription_that_is_removed_while_the_agent_runs_is_made_again_from_the_beginning(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf, gaps: pulsar.Client
 ) -> None:
-    """What the topic still has comes to the connector (again)."""
+    """All events that the topic still has come to the connector, some of them again."""
     table = f"{keyspace}.a"
     write(session, table, ["before"])
     topic_of(table).wait_for(1)
     rest().delete(f"{_address(servers, table)}/subscription/sub?force=true").raise_for_status()
-    # It goes partition by partition, and the agent looks meanwhile: it may rightly tell two gaps.
+    # The subscription is removed partition by partition: an agent that looks meanwhile correctly publishes two gaps.
     wait_until(lambda: len(_gaps_of(servers, gaps, keyspace)) >= 1, "the gap is told")
     wait_until(lambda: _backlog(servers, table) == 1, "the new subscription holds the event")

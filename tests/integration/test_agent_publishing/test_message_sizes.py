@@ -1,4 +1,4 @@
-"""Events and messages that are larger than the broker takes."""
+"""Events and messages that exceed the broker's limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.topics.events_topic import wait_until
 def test_an_event_larger_than_the_broker_takes_is_set_aside(
     session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """A row with a key of 60 kB stands in an event twice; the rows behind it arrive, and the log goes on."""
+    """An event contains a key of 60 kB twice: it is kept aside, later rows arrive, and the agent continues to read the
+    log."""
     write(session, f"{keyspace}.a", ["first"])
     topic_of(f"{keyspace}.a").wait_for(1)
     write(session, f"{keyspace}.a", ["x" * 60_000])
@@ -30,7 +31,8 @@ def test_an_event_larger_than_the_broker_takes_is_set_aside(
 def test_messages_that_are_too_large_are_sent_in_parts(
     session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """A backlog is packed up to 256 kB by default; this broker takes less, and nobody has to know."""
+    """A backlog is packed into messages up to 256 kB by default; the agent splits them for this broker without
+    configuration."""
     assert agent.stop() == 0
     keys = [f"{'k' * 2_000}{number:04}" for number in range(300)]
     write(session, f"{keyspace}.a", keys)

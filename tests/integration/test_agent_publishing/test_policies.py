@@ -1,4 +1,4 @@
-"""Policies of Pulsar that would drop unread events: read from the broker, and told with what mends them."""
+"""Pulsar policies that would drop unread events: the agent reads them from the broker, and logs how to fix them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LONG_MIN = 1_000_000
 def test_what_would_drop_unread_events_is_told_when_the_topic_opens(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess
 ) -> None:
-    """Set for the topic and for the namespace; the other table's topic has what the namespace says."""
+    """Policies of the topic and of the namespace are reported; the other table's topic has only those of the
+    namespace."""
     admin = f"{servers.pulsar.admin_url}/admin/v2"
     topic = f"{admin}/persistent/{NAMESPACE}/cdc-events-{keyspace}.a"
     expiration = f"{admin}/namespaces/{NAMESPACE}/subscriptionExpirationTime"

@@ -1,4 +1,4 @@
-"""A topic that refuses stops its own table; the other tables go on."""
+"""A topic that refuses events stops only its own table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.integration.test_agent_publishing.strict_servers import (
 from tests.topics.agent_table import log_from_now
 from tests.topics.events_topic import wait_until
 
-# A stop waits shutdownTimeoutMs, 3 s, for what is refused; the rest is the machine's.
+# A stop waits shutdownTimeoutMs, 3 s, for refused events; the rest is time for a slow machine.
 _SOON_S: Final = 20.0
-# A server that stands still makes one stop longer, not each.
+# A server that stalls delays one stop, not all of them.
 _STOPS: Final = 3
 
 
 def _refusing_topic(servers: Sandbox, table: str) -> str:
-    """Make the table's events topic with a schema that is not ours; the address of that schema."""
+    """Make the table's events topic with a foreign schema, and return the address of that schema."""
     admin = f"{servers.pulsar.admin_url}/admin/v2"
     topic = f"{NAMESPACE}/cdc-events-{table}"
     rest().put(f"{admin}/persistent/{topic}/partitions", json=4).raise_for_status()
@@ -42,7 +42,7 @@ def _refusing_topic(servers: Sandbox, table: str) -> str:
 
 
 def _told(agent: AgentProcess, topic: str) -> list[tuple[str, int]]:
-    """The refusals of a topic that the agent has logged: why, and the number of the attempt."""
+    """The refusals of a topic in the agent's log: reason and number of the attempt."""
     found = re.findall(rf"waiting for {re.escape(topic)}: (.*) \(attempt (\d+)\)", agent.log.read_text())
     return [(reason, int(attempt)) for reason, attempt in found]
 
@@ -50,7 +50,8 @@ def _told(agent: AgentProcess, topic: str) -> list[tuple[str, int]]:
 def test_a_topic_with_another_schema_stops_only_its_table(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Its events wait, the refusal is told once, in the status and by a metric; the other table's events arrive."""
+    """The table's events wait, and the refusal is logged once and shown in status and metric; the other table's events
+    arrive."""
     schema = _refusing_topic(servers, f"{keyspace}.a")
     write(session, f"{keyspace}.a", ["a1"])
     wait_until(lambda: "IncompatibleSchema" in str(topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
@@ -61,7 +62,7 @@ def test_a_topic_with_another_schema_stops_only_its_table(
     wait_until(lambda: metric_of(agent, "cdc_agent_table_retries_total", f"{keyspace}.a") >= 5, "it is tried again")
     told = _told(agent, f"{PREFIX}{keyspace}.a")
     assert len({reason for reason, _ in told if "IncompatibleSchema" in reason}) == 1
-    # A busy broker may be another reason meanwhile, which is told too.
+    # A busy broker may give another reason meanwhile, which is logged, too.
     again = [attempt for (before, _), (reason, attempt) in pairwise(told) if reason == before]
     assert [each for each in again if each & (each - 1)] == [], "each doubling of the attempts is told"
     rest().delete(schema, params={"force": "true"}).raise_for_status()
@@ -72,7 +73,8 @@ def test_a_topic_with_another_schema_stops_only_its_table(
 def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """At the next start the agent says what to do, other tables go on; told so, it goes on with the new number."""
+    """After its next start the agent reports the change; once its stored number is removed, it continues with the new
+    one."""
     write(session, f"{keyspace}.a", ["before"])
     topic_of(f"{keyspace}.a").wait_for(1)
     assert agent.stop() == 0
@@ -96,7 +98,7 @@ def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
 
 
 def _stop_while_refused(agent: AgentProcess, table: str) -> float:
-    """How long the stop takes, in seconds."""
+    """Stop the agent while the topic is refused, and return how long the stop took, in seconds."""
     wait_until(lambda: bool(topic_state(agent, table).get("problem")), "it is refused")
     started = time.monotonic()
     assert agent.stop(timeout_s=60) == 0
@@ -106,7 +108,7 @@ def _stop_while_refused(agent: AgentProcess, table: str) -> float:
 def test_sigterm_ends_soon_with_the_position_stored_while_a_topic_refuses(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """What could not be sent is read again; what was is not repeated."""
+    """Events that could not be sent are read again; events that were sent are not repeated."""
     schema = _refusing_topic(servers, f"{keyspace}.a")
     write(session, f"{keyspace}.b", ["b1"])
     topic_of(f"{keyspace}.b").wait_for(1)

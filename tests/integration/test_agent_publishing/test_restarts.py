@@ -1,4 +1,4 @@
-"""The agent is killed beside a broker that de-duplicates, and told to read its configuration again."""
+"""The agent beside a broker that de-duplicates: it is killed, and it reads its configuration again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.topics.events_topic import wait_until
 def test_with_de_duplication_nothing_that_is_sent_again_is_dropped(
     session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """The agent is killed while rows are on their way: what it sends again is not taken for a repetition."""
+    """The agent is killed while it publishes rows: the broker does not drop the events that it sends again."""
     keys = []
     for number in range(4):
         more = [f"{number}-{each:03}" for each in range(200)]
@@ -32,7 +32,7 @@ def test_with_de_duplication_nothing_that_is_sent_again_is_dropped(
 def test_sighup_takes_over_what_can_change_and_says_what_cannot(
     session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """A table that is left out from now on has no events, and has them again; a wrong file changes nothing."""
+    """An excluded table has no events until it is included again; a wrong file changes nothing."""
     write(session, f"{keyspace}.a", ["seen"])
     topic_of(f"{keyspace}.a").wait_for(1)
     before = agent.config.read_text()

@@ -1,4 +1,4 @@
-"""What a role may do, and how agent and Spark reader log in: tokens, certificates, OAuth2, passwords."""
+"""The rights that a role needs, and the logins of agent and Spark reader: tokens, certificates, OAuth2, passwords."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.topics.events_topic import wait_until
 
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
-    """A running issuer of tokens, of the role that the client is."""
+    """A running issuer that gives each client a token of the client's own role."""
     with token_issuer(token) as running:
         yield running
 
@@ -50,7 +50,7 @@ def issuer() -> Iterator[Issuer]:
 def credentials(
     request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: Issuer, servers: Sandbox, tmp_path: Path
 ) -> dict[str, object]:
-    """Options by which an agent has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
+    """Options that give an agent the role `writer`: by a token file, by a certificate over TLS, or by OAuth2."""
     java = "org.apache.pulsar.client.impl.auth"
     if request.param == "token":
         (tmp_path / "params").write_text(f"token:{token('writer')}\n")
@@ -84,7 +84,8 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
     node_login: dict[str, object],
     tmp_path: Path,
 ) -> None:
-    """`createTopics: false` and a role that may only produce; a table without that right waits, and the other goes on."""
+    """With `createTopics: false`, a role that may only produce is enough; a table without that right waits, and the
+    other one continues."""
     assert agent.stop() == 0
     admin = f"{servers.pulsar.admin_url}/admin/v2/persistent/{NAMESPACE}"
     for table in ("a", "b"):
@@ -115,7 +116,7 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
 def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_line(
     servers: Sandbox, agent: AgentProcess, node_login: dict[str, object], tmp_path: Path
 ) -> None:
-    """Neither Cassandra nor Pulsar is spoken to; the agent says why and is not ready."""
+    """The agent uses neither Cassandra nor Pulsar, logs the reason, and is not ready."""
     stranger = CertificateAuthority(tmp_path / "stranger")
     address = servers.pulsar.address
     agent.stop()
@@ -145,7 +146,7 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     topic_of: TopicOf,
     tmp_path: Path,
 ) -> None:
-    """With either of them missing the agent says why, again and again, and never the password; with both it publishes."""
+    """If one of them is missing, the agent logs why, without the password; with both it publishes."""
     agent.stop()
     tls = {
         "cassandraTls": True,
@@ -161,7 +162,7 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
     options = yaml.safe_load(guest.config.read_text())
     try:
         for more, reason in (
-            ({**tls, **node_login}, "waiting for the schema: Cassandra at"),  # TLS 1.3 says no more than that it ends
+            ({**tls, **node_login}, "waiting for the schema: Cassandra at"),  # TLS 1.3 gives no other reason
             ({**tls, **certificate}, "requires authentication"),
             ({**tls, **certificate, "username": "agent", "password": "open seed"}, "are incorrect"),
         ):
@@ -185,7 +186,8 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
 def reader_login(
     request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: Issuer, servers: Sandbox, tmp_path: Path
 ) -> dict[str, str]:
-    """Options by which the Spark bridge has the role `writer`: by a token's file, by its certificate over TLS, or by OAuth2."""
+    """Options that give the Spark bridge the role `writer`: by a token file, by a certificate over TLS, or by
+    OAuth2."""
     java = "org.apache.pulsar.client.impl.auth"
     plain = {"serviceUrl": servers.pulsar.service_url, "adminUrl": servers.pulsar.admin_url}
     if request.param == "token":
@@ -210,7 +212,7 @@ def reader_login(
 def test_a_data_topic_is_read_with_the_rights_of_a_role(
     servers: Sandbox, issuer: Issuer, reader_login: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    """Without the right to consume the Spark reader says so."""
+    """With the right to consume the topic is read; without it the Spark reader reports the refusal."""
     by = request.node.callspec.params["reader_login"]
     topic = f"persistent://{NAMESPACE}/data-rights-{by}"
     admin = f"{servers.pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}"
@@ -227,7 +229,7 @@ def test_a_data_topic_is_read_with_the_rights_of_a_role(
     batches = [batch for span in plan_batch(options) for batch in read_range(options, span)]
     values = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(values) == [f"row {number}".encode() for number in range(10)]
-    # For the admin service and for the broker: who has no token may do everything here.
+    # OAuth2 logs in to the admin service and to the broker: without a token a client may do everything here.
     assert len(issuer.forms) > 1 if by == "oauth2" else not issuer.forms
 
 
@@ -240,7 +242,8 @@ def test_a_backfill_sends_with_the_rights_of_a_role(
     topic_of: TopicOf,
     reader_login: dict[str, str],
 ) -> None:
-    """What a task of the job does, on a node that wants a password and a certificate; without the right to produce it says so."""
+    """A task of the job sends rows from a node that requires a password and a certificate; without the right to produce
+    it reports the refusal."""
     table = f"{keyspace}.a"
     write(session, table, ["a", "b"])
     topic = topic_of(table)

@@ -1,4 +1,4 @@
-"""Archives of golden segments, as an agent makes them, for tests of what reads archives."""
+"""Archives of golden segments, made as an agent makes them, for tests of code that reads archives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGAN_MS = 1_000
 
 
 def archive_of(folder: Path, segments: Sequence[GoldenSegment], *, with_schema: bool = True) -> str:
-    """An archive of one node with these segments, and the schema of the last of them."""
+    """Make an archive of one node with these segments and the schema of the last one; return its folder."""
     archive = SegmentArchive(str(folder), "zstd")
     if with_schema:
         schema = NodeSchema(node_id=NODE_ID, schema=json.loads(segments[-1].schema_file.read_text()))

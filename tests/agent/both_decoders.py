@@ -1,4 +1,4 @@
-"""What the decoder of this process makes of good and bad bytes, one line each: compared between native, compiled and plain.
+"""Prints the results of this process's decoder for good and bad bytes, to compare native, compiled and plain.
 
 CDC_DECODER=native python -m tests.agent.both_decoders > native.txt
 CDC_DECODER=compiled python -m tests.agent.both_decoders > compiled.txt
@@ -32,7 +32,7 @@ _BAD_SEGMENTS = 25
 
 def _lines() -> Iterator[str]:
     for golden in (*GOLDEN_SEGMENTS, *ENCODED_SEGMENTS):
-        # The same bad bytes in both processes.
+        # The same bad bytes in each process.
         choice = random.Random(golden.line)
         yield from _mutations(golden, choice)
         yield from _segments(golden, choice)
@@ -48,7 +48,7 @@ def _mutations(golden: GoldenSegment, choice: random.Random) -> Iterator[str]:
 
 
 def _decoded(decoder: MutationDecoder, natively: Natively | None, entry: CommitLogEntry, version: int) -> str:
-    """As the agent does it: what the core refuses is for the decoder."""
+    """Decode as the agent does: the decoder takes the entries that the core refuses."""
     try:
         events = None if natively is None else natively(entry)
         mutation = decoder.decode(entry.payload, version)
@@ -75,7 +75,7 @@ def _segments(golden: GoldenSegment, choice: random.Random) -> Iterator[str]:
 
 
 def _damaged(data: bytes, choice: random.Random) -> bytes:
-    """One bit flipped, a byte changed, bytes left out, the end cut off, or the largest numbers put in."""
+    """Damage bytes: flip a bit, change a byte, leave bytes out, cut off the end, or put in the largest numbers."""
     damaged, at = bytearray(data), choice.randrange(len(data))
     match choice.randrange(5):
         case 0:

@@ -1,4 +1,4 @@
-"""One entry, or many, through the native core and through Python: the events of both, as the bytes of messages."""
+"""Run entries through the native core and through Python, and compare the events of both as the bytes of messages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["NODE_ID", "SEGMENT_ID", "BothWays", "Messages"]
 NODE_ID: Final = UUID(int=7)
 SEGMENT_ID: Final = 1_700_000_000_000
 Messages = dict[str, bytes]
-"""By the full name of the table."""
+"""Messages by the full name of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the core took: how many entries, and a message a table."""
+    """The result of the core: the number of entries taken and skipped, and a message for each table."""
 
     entries: int
     skipped: int
@@ -37,7 +37,7 @@ class Taken:
 
 
 class BothWays:
-    """The tables of one schema."""
+    """Both ways for the tables of one schema."""
 
     def __init__(self, core: NativeCore, tables: Mapping[UUID, TableMetadata], version: int) -> None:
         self._core: Final = core
@@ -51,11 +51,12 @@ class BothWays:
 
     @property
     def tables(self) -> list[TableMetadata]:
-        """By their index in runs."""
+        """The tables, by their index in the core's runs."""
         return self._encoder.tables
 
     def natively(self, payloads: Sequence[bytes]) -> Taken | None:
-        """The entries of these payloads, one behind the other, up to the first one that is refused; None where that is the first."""
+        """Encode entries with these payloads, in order, up to the first one that the core refuses; None if it refuses
+        the first one."""
         window = b"before" + b"".join(map(entry_bytes, payloads))
         found = self.encode(window, 6, 100)
         if found is None:
@@ -70,12 +71,12 @@ class BothWays:
         return Taken(found.entries, found.skipped, messages)
 
     def encode(self, window: bytes, offset: int, position: int, end: int = 2**31) -> EncodedEntries | None:
-        """As the core says it."""
+        """The core's own result for a window of bytes."""
         unsigned_times = version_rules(self._version).unsigned_deletion_times
         return self._encoder.take(window, offset, position, end, unsigned_times=unsigned_times)
 
     def plainly(self, payloads: Sequence[bytes]) -> Messages:
-        """The same by Python; all of them. Raises CommitLogReadError, CqlValueError."""
+        """Encode all payloads in Python. Raises CommitLogReadError or CqlValueError."""
         events: dict[str, list[MutationEvent]] = {}
         keys: dict[str, EventKeys] = {}
         position = 100
@@ -89,7 +90,7 @@ class BothWays:
         return {name: _message(keys[name], found) for name, found in events.items()}
 
     def events(self, entry: CommitLogEntry) -> list[TableEvent] | None:
-        """The events of one entry by the core, in their order; None where it is refused."""
+        """The core's events of one entry, in their order; None if the core refuses it."""
         framed = entry_bytes(entry.payload)
         found = self.encode(framed, 0, entry.position - len(framed))
         if found is None:
@@ -103,7 +104,7 @@ class BothWays:
         return sorted(events, key=lambda each: each.event.ordinal)
 
     def outcome(self, payload: bytes) -> str:
-        """What becomes of a payload, which must be the same: `taken`, `refused`, or the error that Python has."""
+        """`taken`, `refused`, or the error of Python, for a payload that both ways must treat alike."""
         native = self.natively([payload])
         try:
             plain, refusal = self.plainly([payload]), ""

@@ -15,7 +15,7 @@ __all__ = ["GrowingSegment"]
 
 
 class GrowingSegment:
-    """A sparse file of `size` bytes. Space is taken in order, entries are written in any order."""
+    """A sparse file of `size` bytes. Space is allocated in order, and entries are written in any order."""
 
     def __init__(self, path: Path, segment_id: int, size: int = 64 * 1024) -> None:
         header = header_bytes(segment_id)
@@ -33,38 +33,39 @@ class GrowingSegment:
         self._file.close()
 
     def write(self, position: int, content: bytes) -> None:
-        """Bytes at a place."""
+        """Write bytes at a position."""
         self._file.seek(position)
         self._file.write(content)
 
     def allocate(self, payload: bytes) -> tuple[int, bytes]:
-        """Take space for an entry: where it goes, and its bytes."""
+        """Allocate space for an entry; return its position and its bytes."""
         entry = entry_bytes(payload)
         position, self._free = self._free, self._free + len(entry)
         assert self._free <= self.size
         return position, entry
 
     def append(self, payloads: Sequence[bytes]) -> int:
-        """Whole entries; where the last one ends."""
+        """Write whole entries; return the end of the last one."""
         for payload in payloads:
             self.write(*self.allocate(payload))
         return self._free
 
     def reserve_marker(self) -> int:
-        """Take space for the next marker, whose bytes stay zero; where it is. Cassandra then waits for writes before it."""
+        """Allocate space for the next marker, whose bytes stay zero, and return its position. Cassandra then waits for
+        earlier writes."""
         position, self._free = self._free, self._free + 8
         return position
 
     def mark(self, section_end: int) -> int:
-        """Write the marker of the section that ends there; where it ends."""
+        """Write the marker of the section with this end, and return the end."""
         self.write(self.last_marker, sync_marker_bytes(self._segment_id, self.last_marker, section_end))
         self.last_marker = section_end
         return section_end
 
     def sync(self) -> int:
-        """What the index says then."""
+        """Sync as Cassandra does, and return the offset for the index."""
         return self.mark(self.reserve_marker())
 
     def complete(self) -> int:
-        """The last section reaches to the end of the file."""
+        """Complete the segment: its last section reaches to the end of the file. Return that end."""
         return self.mark(self.size)

@@ -1,4 +1,5 @@
-"""Load of all kinds of changes on a node whose segments are kept, and the changes as the judge and the topics have them."""
+"""A load of all kinds of changes on a node whose segments are kept, and these changes as both judge and topics show
+them."""
 
 from __future__ import annotations
 
@@ -26,12 +27,13 @@ __all__ = [
 ]
 
 TABLES: Final = ("plain", "clustered", "Mixed")
-"""Those that :func:`create_tables` makes."""
-# A node that was killed, or is not back yet.
+"""The tables of :func:`create_tables`."""
+# Errors of a node that was killed, or is not back yet.
 _AWAY: Final = (NoHostAvailable, DriverException)
 
 Change = tuple[int, int, int, str, str, tuple[str | None, ...]]
-"""What one change is, to the agent and to the judge: segment, end of its entry, ordinal, table, partition key, clustering."""
+"""The identity of a change for agent and judge: segment, end of its entry, ordinal, table, partition key,
+clustering."""
 
 
 def create_tables(session: Session, keyspace: str) -> None:
@@ -48,7 +50,7 @@ def create_tables(session: Session, keyspace: str) -> None:
 
 
 class SegmentKeeper:
-    """Keeps a hard link to each segment that comes to `cdc_raw`, whatever becomes of it there."""
+    """Keeps a hard link to each segment in `cdc_raw`, so that the segment stays when it is deleted there."""
 
     def __init__(self, cdc_raw: Path, folder: Path) -> None:
         self._cdc_raw, self.folder = cdc_raw, folder
@@ -69,18 +71,18 @@ class SegmentKeeper:
             self.keep()
 
     def keep(self) -> None:
-        """Look once."""
+        """Link the new segments once."""
         for path in self._cdc_raw.glob("*.log"):
             kept = self.folder / path.name
             if not kept.exists():
-                with suppress(FileNotFoundError):  # the agent may have deleted it meanwhile
+                with suppress(FileNotFoundError):
                     kept.hardlink_to(path)
 
 
 class LogLoad:
-    """Inserts, updates, deletes, batches of several tables: some hundred mutations a second, until it is stopped.
+    """Inserts, updates, deletes and batches of several tables: some hundred mutations a second, until stopped.
 
-    With `node_may_go` writes that fail are not errors: the node is killed meanwhile.
+    With `node_may_go`, failed writes are not errors, because the node is killed meanwhile.
     """
 
     def __init__(self, session: Session, keyspace: str, seed: int, *, node_may_go: bool = False) -> None:
@@ -89,7 +91,7 @@ class LogLoad:
         self._thread = threading.Thread(target=self._run)
         self._failure: BaseException | None = None
         self.answered = 0
-        """How many writes the node has answered."""
+        """Number of writes that the node has acknowledged."""
         self._forgiven: Final = _AWAY if node_may_go else ()
         prepare = lambda cql: session.prepare(cql.replace("{k}", keyspace))  # noqa: E731
         self._plain = prepare("INSERT INTO {k}.plain (pk, v) VALUES (?, ?)")
@@ -115,7 +117,7 @@ class LogLoad:
         assert self._failure is None, self._failure
 
     def wait_for(self, answers: int) -> None:
-        """Until the node has answered so many writes in all."""
+        """Wait until the node has acknowledged this number of writes in all."""
 
         def are_answered() -> bool:
             assert self._failure is None, self._failure
@@ -153,14 +155,14 @@ class LogLoad:
 
 
 def change_of(table: str, each: TopicEvent) -> Change:
-    """As the topic has it."""
+    """The change of an event on a topic."""
     event = each.event
     clustering = tuple(None if value is None else value.hex() for value in event.clustering)
     return each.message.segment_id, event.position, event.ordinal, table, event.partition_key.hex(), clustering
 
 
 def changes_of(keyspace: str, mutation: dict[str, object]) -> Iterator[Change]:
-    """The changes of a mutation in the contract's order: what deletes many rows, the static row, the rows."""
+    """The changes of a mutation in the contract's order: deletions of many rows, the static row, the rows."""
     if mutation["keyspace"] != keyspace:
         return
     segment_id = int(str(mutation["segment"]).removesuffix(".log").rpartition("-")[2])
@@ -176,7 +178,7 @@ def changes_of(keyspace: str, mutation: dict[str, object]) -> Iterator[Change]:
 
 
 def wait_for_the_end(session: Session, topics: dict[str, EventsTopic]) -> None:
-    """A last row of each table of the keyspace `kills` is on its topic."""
+    """Write a last row to each table of the keyspace `kills`, and wait until it is on the table's topic."""
     session.execute("INSERT INTO kills.plain (pk, v) VALUES (-1, '')")
     session.execute("INSERT INTO kills.clustered (pk, ck, v) VALUES (-1, 0, '')")
     session.execute("""INSERT INTO kills."Mixed" ("Pk", "Ck", "V") VALUES (-1, '', '')""")

@@ -1,4 +1,4 @@
-"""Writes commit log segments, for tests of the framing. What Cassandra writes is in tests/golden."""
+"""Writes commit log segments for tests of the framing. Segments that Cassandra wrote are in tests/golden."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def lz4_bytes(plain: bytes) -> bytes:
-    """As LZ4Compressor writes: the length, then a block."""
+    """Compress as LZ4Compressor does: the length, then a block."""
     return len(plain).to_bytes(4, "little") + bytes(cramjam.lz4.compress_block(plain, store_size=False))
 
 
@@ -37,13 +37,14 @@ COMPRESSORS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "ZstdCompressor": lambda plain: bytes(cramjam.zstd.compress(plain)),
     "NoopCompressor": bytes,
 }
-"""What each of Cassandra's classes makes of a section."""
+"""For each of Cassandra's compressor classes, the function that encodes a section."""
 
 
 def encrypted_block_bytes(
     plain: bytes, key: bytes, iv: bytes, *, plain_length: int | None = None, length: int | None = None
 ) -> bytes:
-    """One block of an encrypted section. The two lengths can lie: of what is inside, and of what that decompresses to."""
+    """One block of an encrypted section. Two lengths can be wrong on purpose: `plain_length` of the decrypted content,
+    and `length` of the decompressed content."""
     inside = struct.pack(">i", len(plain) if length is None else length) + lz4_bytes(plain)
     padding = 16 - len(inside) % 16
     encryptor = Cipher(AES(key), CBC(iv)).encryptor()
@@ -86,7 +87,7 @@ def segment_bytes(segment_id: int, sections: Sequence[Sequence[bytes]], *, versi
 def encoded_segment_bytes(
     segment_id: int, parameters: object, sections: Sequence[tuple[int, bytes]], *, version: int = 7
 ) -> bytes:
-    """A whole encoded segment: of each section the length that it claims, and its encoded bytes."""
+    """A whole encoded segment: the length that each section claims, and its encoded bytes."""
     written = header_bytes(segment_id, version=version, parameters=parameters)
     for length, encoded in sections:
         position = len(written)

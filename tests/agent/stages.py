@@ -52,17 +52,17 @@ _numbers = itertools.count(1)
 
 
 def payloads(count: int) -> list[bytes]:
-    """The first mutations of the golden segment."""
+    """Payloads of the first mutations of the golden segment."""
     return [entry.payload for entry in ENTRIES[:count]]
 
 
 def tracked_entries(events: Sequence[OutgoingEvent]) -> list[TrackedEntry]:
-    """The log entries of events that were handed over."""
+    """The log entries of these events."""
     return [each.entry for each in events if each.entry is not None]
 
 
 def single_events(handed_over: Sequence[Outgoing]) -> list[OutgoingEvent]:
-    """What was handed over, each event by itself: those that the native core has encoded by way of a message."""
+    """The single events that were handed over; events that the native core has encoded are decoded from a message."""
     events: list[OutgoingEvent] = []
     for each in handed_over:
         if isinstance(each, OutgoingRun):
@@ -78,7 +78,7 @@ def single_events(handed_over: Sequence[Outgoing]) -> list[OutgoingEvent]:
 
 
 class MemoryTables:
-    """The node's schema; `asked` counts the full looks at it."""
+    """The node's schema in memory; `asked` counts the full reads of it."""
 
     def __init__(self, tables: Mapping[UUID, TableMetadata]) -> None:
         self.tables = tables
@@ -93,7 +93,7 @@ class MemoryTables:
         return None
 
     def settle(self, places: Sequence[LogPlace]) -> None:
-        """Nothing to settle: places are never known."""
+        """Do nothing: no position is ever known here."""
 
     def forget_places_before(self, segment_id: int, position: int) -> KnownTables | None:
         return None
@@ -109,7 +109,7 @@ class MemoryTables:
 
 
 class StagedAgent:
-    """All stages of an agent but the one that speaks to Pulsar: events are acknowledged at once, or when asked to."""
+    """All stages of an agent except the one for Pulsar: events are acknowledged at once, or when a test asks for it."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class StagedAgent:
         self.cdc_raw.mkdir(exist_ok=True)
         self.metrics = AgentMetrics()
         self.published: list[OutgoingEvent] = []
-        # Times that were passed, and how many events were published by then.
+        # Times that the progress passed, with the number of events that were published by then.
         self.passed: list[tuple[int, int]] = []
         self.moments = Moments(0.01, lambda time_ms: self.passed.append((time_ms, len(self.published))), clock=clock)
         self.acknowledges = True
@@ -187,7 +187,7 @@ class StagedAgent:
         self._store.store(self.stored)
 
     def stored_now(self) -> StoredPositions:
-        """What was stored last."""
+        """The positions that were stored last."""
         return self._writer.stored
 
     def publish(self, handed_over: Sequence[Outgoing]) -> None:
@@ -220,7 +220,8 @@ class StagedAgent:
         return [(each.header.segment_id, each.event.position) for each in self.published]
 
     def segment(self, segment_id: int, content: bytes, index: str | None, *, version: int = 7) -> Path:
-        """Cassandra's way: the file in its own folder, a second name in cdc_raw, then the index (None: none yet)."""
+        """Write a segment as Cassandra does: the file in its own folder, a second name in cdc_raw, then the index
+        (None: no index yet)."""
         log = self.cdc_raw.parent / f"CommitLog-{version}-{segment_id}.log"
         log.write_bytes(content)
         os.link(log, self.cdc_raw / log.name)

@@ -1,4 +1,4 @@
-"""Random CQL types and literals, for schemas and statements that nobody has written down."""
+"""Random CQL types and literals, for random schemas and statements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NATIVE: Final = (
     "varint",
 )
 
-# duration has no order, so that it can be no key and no element of a set.
+# duration has no order, so it cannot be a key or an element of a set.
 _UNORDERED: Final = {"duration"}
 
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 200}
@@ -40,14 +40,14 @@ _TEXTS: Final = ("", "a", "it''s", "snow ☃", "𝄞", "x" * 300)
 
 @dataclass(kw_only=True)
 class RandomTypes:
-    """Types of one keyspace; `user_types` maps the names of those made so far to their fields' types."""
+    """Types of one keyspace; `user_types` maps the names of its user types to the types of their fields."""
 
     rng: random.Random
     with_vectors: bool
     user_types: dict[str, list[str]] = field(default_factory=dict)
 
     def key_type(self) -> str:
-        """A type that can stand in a primary key."""
+        """A type that is allowed in a primary key."""
         if self.rng.random() < 0.2:
             return f"frozen<{self.rng.choice(['list', 'set'])}<{self.native(ordered=True)}>>"
         return self.native(ordered=True)
@@ -66,7 +66,7 @@ class RandomTypes:
         return self.element_type()
 
     def element_type(self) -> str:
-        """A type inside another, frozen where it has parts."""
+        """A type within another type; it is frozen if it has parts."""
         choice = self.rng.random()
         if choice < 0.6:
             return self.native()

@@ -1,7 +1,7 @@
-"""Damaged copies of segments, and what two readers make of them.
+"""Damaged copies of segments, and what two readers read of them.
 
-The mutations of a real node are written again, into small segments of every encoding, which are then cut and overwritten
-where it hurts: in header, sync markers, lengths, checksums and between.
+The mutations of a real node are written again, into small segments of every encoding. These are then cut and
+overwritten in the header, sync markers, lengths, checksums and between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECTIONS: Final = 4
 _SECTION_ENTRIES: Final = 8
 _MAX_PAYLOAD: Final = 1500
 _MARKER: Final = 8
-# How often each kind of damage is done to each encoding.
+# Number of times for each kind of damage and each encoding.
 _ROUNDS: Final = 5
 _KEY_ALIAS: Final = "Testing:1"
 _IV: Final = bytes(range(16))
@@ -42,9 +42,9 @@ _IV: Final = bytes(range(16))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedReading:
-    """One copy: `what` was done to it, and the mutations that either reader saw before its first error.
+    """One copy: `what` is its damage, and both lists have the mutations that a reader saw before its first error.
 
-    A mutation is named by its index in the whole segment, so that equal names are equal bytes.
+    A mutation is named by its index in the whole segment, so equal names mean equal bytes.
     """
 
     what: str
@@ -63,15 +63,15 @@ def read_damaged(
 ) -> list[DamagedReading]:
     """Damage copies of mutations of `sources` in every encoding, and let both readers read them.
 
-    `known` are the entries that both can read, by name of the segment and position: what is printed of each. The judge is
-    the oracle and the folder of its node; copies are written below `folder`.
+    `known` are the printed lines of the entries that both can read, by name of the segment and position. The judge is
+    the oracle and the folder of its node. Copies are written below `folder`.
     """
     entries = _chosen(sources, options, known)
     version = int(sources[0].name.split("-")[1])
     copies = list(_copies(entries, options, version, folder / "damaged"))
     oracle, node_folder = judge
     outputs = oracle.read_damaged([path for _, path in copies], node_folder)
-    # The first copy is whole: what Cassandra prints of it names the mutations.
+    # The first copy is whole: the lines that Cassandra prints of it name the mutations.
     names = {_updates(line): index for index, line in enumerate(outputs[0].lines)}
     assert len(names) == len(entries)
     payloads = {entry.payload: index for index, entry in enumerate(entries)}
@@ -86,7 +86,7 @@ def read_damaged(
 def _chosen(
     sources: Sequence[Path], options: SegmentOptions, known: Mapping[tuple[str, int], str]
 ) -> list[CommitLogEntry]:
-    """Mutations from everywhere, no two of which print the same."""
+    """Mutations from all sources, each with a different printed line."""
     chosen: dict[str, CommitLogEntry] = {}
     for path in sources:
         with SegmentReader(path, options=options) as reader:
@@ -101,7 +101,7 @@ def _chosen(
 def _copies(
     entries: Sequence[CommitLogEntry], options: SegmentOptions, version: int, folder: Path
 ) -> Iterator[tuple[str, Path]]:
-    """What was done, and where the copy stands. The first is whole and plain."""
+    """The damage and the path of each copy. The first one is whole and not encoded."""
     rng = random.Random(version)
     # Zstd and Noop came with Cassandra 4.0, which writes version 7.
     compressors = [name for name in COMPRESSORS if version > 6 or name not in {"ZstdCompressor", "NoopCompressor"}]
@@ -118,7 +118,7 @@ def _copies(
 
 
 def _is_circle(path: Path, options: SegmentOptions, places: Sequence[int]) -> bool:
-    """A marker that points to a marker's own place is an endless section for Cassandra."""
+    """Return whether a marker points back to a marker's own position, which is an endless section for Cassandra."""
     error = _ours(path, options, None)[1]
     return error is not None and any(error.reason == f"a sync marker points back to position {at}" for at in places)
 
@@ -126,7 +126,7 @@ def _is_circle(path: Path, options: SegmentOptions, places: Sequence[int]) -> bo
 def _written(
     entries: Sequence[CommitLogEntry], encoding: str | None, keys: KeyProvider | None, segment_id: int, version: int
 ) -> tuple[bytes, list[int]]:
-    """The bytes of a segment, and where its fields start, other than payloads."""
+    """The bytes of a segment, and the positions of its fields except payloads."""
     sections = [
         [each.payload for each in entries[at : at + _SECTION_ENTRIES]]
         for at in range(0, len(entries), _SECTION_ENTRIES)
@@ -153,14 +153,14 @@ def _written(
     position = len(encoded_segment_bytes(segment_id, parameters, [], version=version))
     places = [0, 4, 12, 14, position - 4]
     for _, compressed in encoded:
-        # marker, its checksum, the length, and the first bytes of what is compressed
+        # The marker, its checksum, the length, and the first bytes of the compressed data.
         places += [position, position + 4, position + 8, position + 12, position + 16]
         position += _MARKER + 4 + len(compressed)
     return encoded_segment_bytes(segment_id, parameters, encoded, version=version), places
 
 
 def _encrypted(key: bytes, plain: bytes) -> bytes:
-    """A section of several blocks."""
+    """Encrypt a section in several blocks."""
     return b"".join(encrypted_block_bytes(plain[at : at + 1000], key, _IV) for at in range(0, len(plain), 1000))
 
 
@@ -186,7 +186,8 @@ def _overwritten(content: bytes, at: int, new: bytes) -> bytes:
 def _ours(
     path: Path, options: SegmentOptions, payloads: Mapping[bytes, int] | None
 ) -> tuple[list[int], CommitLogReadError | None]:
-    """Indexes of the mutations; a KeyError is a mutation that nobody wrote."""
+    """Indexes of the mutations that our reader sees, and its error. Raises KeyError for a mutation that nobody
+    wrote."""
     seen: list[int] = []
     try:
         with SegmentReader(path, options=options) as reader:
@@ -197,5 +198,5 @@ def _ours(
 
 
 def _updates(line: str) -> str:
-    """What a printed mutation holds, without its place."""
+    """The content of a printed mutation, without its position."""
     return json.dumps(json.loads(line)["updates"])

@@ -1,7 +1,7 @@
-"""Random statements on tables that are made for one feature of a mutation each, so that every run meets all of them.
+"""Random statements on tables that are each made for one feature of a mutation, so that every run has all of them.
 
 Columns whose names start with `dropped_`, `again_` or `grown_` change their meaning by `ALTERATIONS`, after most of the
-writes. (What such a mutation held is then known by the names that stand in it: `tests/oracle/features.py`.)
+writes. (The names in a mutation then show its feature: `tests/oracle/features.py`.)
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class FeaturedCql:
     altered: bool = False
 
     def schema(self) -> list[str]:
-        """Makes the tables."""
+        """Statements that make the tables."""
         return self._here([*_SCHEMA, _table_of("narrow", _NARROW), _table_of("wide", _WIDE)]) + (
             self._here([_VECTORS]) if self.with_vectors else []
         )
 
     def alterations(self) -> list[str]:
-        """Changes some of them; :meth:`write` then knows their new columns."""
+        """Statements that change some of the tables; :meth:`write` then uses the new columns."""
         self.altered = True
         return self._here(_ALTERATIONS)
 
     def write(self) -> str:
-        """One statement, which is one mutation of the log and perhaps some of a view."""
+        """One statement, which gives one mutation of the log and perhaps some of a view."""
         kinds: list[Callable[[], str]] = [
             self._pair,
             self._counter,
@@ -169,7 +169,7 @@ class FeaturedCql:
         )
 
     def _ranges(self) -> str:
-        """Ranges that touch: where one ends the next one starts, with another time."""
+        """Adjacent ranges with different times: one ends where the next one starts."""
         rng, key = self.rng, self._small()
         low, high = sorted(rng.sample(range(100), 2))
         ends, starts = rng.choice([("<", ">="), ("<=", ">")])
@@ -272,7 +272,7 @@ class FeaturedCql:
         return f"INSERT INTO ks.indexed (k, v) VALUES ({self._small()}, 'v{self._small()}')"
 
     def _conditional(self) -> str:
-        # a key that is met once, so that the condition holds
+        # A key that is used once, so that the condition holds.
         return f"INSERT INTO ks.conditional (k, c, v) VALUES ({self.rng.getrandbits(31)}, 1, 1) IF NOT EXISTS"
 
     def _vector(self) -> str:
@@ -281,7 +281,7 @@ class FeaturedCql:
         return f"INSERT INTO ks.vectors (k, f, t, n) VALUES ({self._small()}, {numbers}, {texts}, [[1, 2], [3, 4]])"
 
     def _subsets(self, table: str, count: int) -> str:
-        """Rows that name all columns between them, so that one of them has only some of the header's."""
+        """Two rows that together name all columns, so that one of them has only some of the header's columns."""
         rng, key = self.rng, self._small()
         chosen = [rng.randint(1, count - 1), count]
         rows = []

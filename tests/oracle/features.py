@@ -1,8 +1,9 @@
-"""What random mutations held: one count for each thing that a mutation of the commit log can hold.
+"""The contents of random mutations: a count for each feature that a mutation of the commit log can have.
 
-Counted from what the readers print, the schema that they read with, and the mutation's bytes (for the names of columns that
-are not columns any more). Where the wire has an encoding that the printed values do not show (cells that use their row's
-times, subsets of columns), the writer's rule for choosing it is what is counted: UnfilteredSerializer, Cell.Serializer.
+The counts use the lines that the readers print, the schema that they read with, and the mutation's bytes (for the names
+of columns that no longer exist). Printed values do not show some encodings (cells that use their row's times, subsets
+of columns): there the count follows the rule by which the writer chooses the encoding: UnfilteredSerializer,
+Cell.Serializer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LARGE_SET: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table; `columns` are all that its update names, of the row's kind."""
+    """A row of a table. `columns` are the columns that all rows of its update name together; empty for a static row."""
 
     table: TableMetadata
     json: _Json
@@ -63,7 +64,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Mutation:
-    """One printed line, and the bytes that it was read from."""
+    """One printed line, and the bytes of its mutation."""
 
     updates: Sequence[_Json]
     tables: Mapping[UUID, TableMetadata]
@@ -85,7 +86,7 @@ class _Mutation:
         return any(table.name.startswith(prefix) for table in self.touched)
 
     def names(self, prefix: bytes) -> bool:
-        """A column of this name stands in a header, whether it is a column still or not."""
+        """Return whether a column with this prefix is named in a header, although it may no longer exist."""
         return any(bytes([len(name)]) + name in self.payload for name in _CHANGED_COLUMNS if name.startswith(prefix))
 
     def any_cell(self, holds: Callable[[_Row, _Json], bool]) -> bool:
@@ -205,12 +206,12 @@ FEATURES: Final[Mapping[str, Callable[[_Mutation], bool]]] = {
     "table with an index": lambda m: m.in_table("indexed"),
     "LWT (its paxos rows are skipped)": lambda m: m.in_table("conditional"),
 }
-"""A name and its test, in the order of the report."""
+"""A test for each feature, in the order of the report."""
 
 
 @dataclass(slots=True)
 class FeatureCounts:
-    """Of one Cassandra: the mutations that were looked at, and how many held each feature."""
+    """The mutations of one Cassandra that were examined, and how many had each feature."""
 
     line: str
     version: int
@@ -219,12 +220,12 @@ class FeatureCounts:
     counts: Counter[str] = field(default_factory=Counter)
 
     def share(self, feature: str) -> float:
-        """Part of the mutations that held it."""
+        """The share of the mutations with this feature."""
         return self.counts[feature] / self.mutations
 
 
 def absence(feature: str, line: str) -> str | None:
-    """Why the mutations of a Cassandra line cannot hold a feature; None when they can."""
+    """The reason why a Cassandra line cannot have a feature in its mutations; None if it can."""
     if feature.startswith("vector") and not line.startswith("5."):
         return "vectors came with Cassandra 5.0"
     return None
@@ -236,7 +237,7 @@ def count_features(
     mutations: Iterable[tuple[str, bytes]],
     tables: Mapping[UUID, TableMetadata],
 ) -> None:
-    """Add the mutations of one keyspace: what was printed of each, and its bytes."""
+    """Add the mutations of one keyspace: the printed line and the bytes of each."""
     for line, payload in mutations:
         printed = json.loads(line)
         if printed["keyspace"] != keyspace:
@@ -247,7 +248,7 @@ def count_features(
 
 
 def feature_table(all_counts: Sequence[FeatureCounts]) -> list[str]:
-    """One line a feature, one column a Cassandra; `-` where it cannot be, with the reason below."""
+    """One line for each feature and one column for each Cassandra; `-` if it is impossible, with the reason below."""
     width = max(map(len, FEATURES))
     heads = [f"{each.line} (v{each.version})" for each in all_counts]
     text = [" ".join([" " * width, *(f"{head:>19}" for head in heads)])]

@@ -1,9 +1,10 @@
-"""Makes tests/golden/commitlog: small segments of real nodes, and what Cassandra's own reader sees in them.
+"""Makes tests/golden/commitlog: small segments of real nodes, and the lines of Cassandra's own reader about them.
 
     python -m tests.oracle.make_golden 3.11 4.0 4.1 5.0 5.0-none
 
-`schema.cql` runs first, `writes.cql` then into a new segment, `later.cql` behind it. The segment is cut behind the last
-sync marker; `schema.json` holds the keyspace `golden` as the node describes it at the end.
+`schema.cql` runs first, then `writes.cql`, into a new segment, and `later.cql` at the end. A segment that is not
+encoded is cut after the last entry of `writes.cql`. `schema.json` has the keyspace `golden` as the node describes it at
+the end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SYNC_S = 1.0
 
 
 def make_golden(name: str) -> None:
-    """Write the folder of one of PLAIN_VARIANTS or ENCODED_VARIANTS anew."""
+    """Write the folder of one of PLAIN_VARIANTS or ENCODED_VARIANTS again."""
     encoded = name in ENCODED_VARIANTS
     variant, folder = (ENCODED_VARIANTS if encoded else PLAIN_VARIANTS)[name], (ENCODED if encoded else GOLDEN) / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,7 +45,7 @@ def make_golden(name: str) -> None:
         node = sandbox.node
         with Cluster([node.address], port=node.native_port) as cluster, cluster.connect() as session:
             _run(session, "schema.cql")
-            # a table that goes away makes Cassandra start a new segment
+            # A dropped table makes Cassandra start a new segment.
             session.execute("CREATE TABLE golden.rotate (k int PRIMARY KEY)")
             session.execute("DROP TABLE golden.rotate")
             _run(session, "writes.cql")
@@ -62,7 +63,8 @@ def make_golden(name: str) -> None:
 
 
 def write_options(variant: Variant, folder: Path) -> None:
-    """What `cdc decode --commitlog-options` needs for it, if anything: the key store by a path relative to the file."""
+    """Write the options that `cdc decode --commitlog-options` needs, if any, with the key store's path relative to the
+    file."""
     name = "transparent_data_encryption_options"
     if name in variant.settings:
         options = {name: copy.deepcopy(variant.settings[name])}
@@ -78,7 +80,7 @@ def _run(session: Session, script: str) -> None:
 
 
 def _newest(node: CassandraNode) -> Path:
-    """The segment that is being written: the last one that holds anything."""
+    """The active segment: the last one with an entry."""
     options = load_segment_options(node.cassandra_yaml, "node")
     for path in sorted(node.commitlog_dir.glob("*.log"), reverse=True):
         with SegmentReader(path, options=options) as reader:
@@ -90,7 +92,7 @@ def _newest(node: CassandraNode) -> Path:
 def _cut(segment: Path, folder: Path, *, encoded: bool) -> Path:
     content = segment.read_bytes()
     if not encoded:
-        # An encoded file is as long as what was written.
+        # An encoded file is only as long as its content.
         with SegmentReader(segment) as reader:
             content = content[: max(entry.position for entry in reader.read())]
     (folder / segment.name).write_bytes(content)

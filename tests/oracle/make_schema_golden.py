@@ -1,11 +1,12 @@
-"""Makes two folders of tests/golden: what real nodes write into their log when the schema changes, and rows in between.
+"""Makes two folders of tests/golden: the log of real nodes with schema changes, and rows between them.
 
     python -m tests.oracle.make_schema_golden schema_mutations 3.11 4.0 4.1 5.0 5.0-none
     python -m tests.oracle.make_schema_golden schema_key_mutations 3.11 4.0 4.1 5.0
 
-The second one has changes of key columns. One file a Cassandra: `schema` has the rows of system_schema for the tables of `system_schema` and `system.local`, which say
-how to read the rest; `entries` the mutations of the keyspace `k`, those of system_schema about it, and those of
-system.local, in the order of the log; `statements` what was executed.
+The second folder has changes of key columns. There is one file for each Cassandra. `schema` has the rows of
+system_schema for the tables of `system_schema` and for `system.local`, which are needed to read the rest. `entries` has
+the mutations of the keyspace `k`, those of system_schema about it, and those of system.local about the schema's
+version, in the order of the log. `statements` has the executed statements.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _SYNC_S = 1.0
 
 
 def make_schema_golden(folder: str, name: str) -> None:
-    """Write the file of one of PLAIN_VARIANTS anew."""
+    """Write the file of one of PLAIN_VARIANTS again."""
     variant = PLAIN_VARIANTS[name]
     statements: Sequence[str] = _STATEMENTS if folder == "schema_mutations" else _KEY_STATEMENTS
     if variant.line == "5.0":
@@ -85,7 +86,7 @@ def make_schema_golden(folder: str, name: str) -> None:
             for name, rows in fetch_schema((node.address, node.native_port)).items()
         }
         ids = {bytes.fromhex(str(row["id"]).replace("-", "")) for row in schema["tables"]}
-        # On 3.11 a segment is in cdc_raw when it is discarded.
+        # On 3.11 a segment reaches cdc_raw when Cassandra discards it.
         paths = {path.name: path for folder in (node.cdc_raw, node.commitlog_dir) for path in folder.glob("*.log")}
         entries = [entry for name in sorted(paths) for entry in _entries(paths[name], ids)]
     content = {"statements": statements, "schema": schema, "entries": entries}
@@ -104,7 +105,7 @@ def _entries(path: Path, ids: set[bytes]) -> Iterator[dict[str, object]]:
         for entry in reader.read():
             table_id, key = entry.payload[1:17], entry.payload[17:19]
             is_about_k = table_id in ids and (key == b"\x01k" or b"schema_version" in entry.payload)
-            # Ids of user tables are time uuids of our time; those of system tables are derived from their names.
+            # Ids of user tables are time UUIDs of our time; those of system tables are derived from their names.
             is_of_k = table_id not in ids and table_id[6] >> 4 == 1
             if is_about_k or is_of_k:
                 yield {

@@ -1,4 +1,4 @@
-"""Random schemas and statements. The same seed gives the same CQL, so that a failure can be looked at again."""
+"""Random schemas and statements. The same seed gives the same CQL, so that a failure can be repeated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.oracle.featured_cql import FeaturedCql
 __all__ = ["RandomCql", "random_cql"]
 
 _TABLES = 8
-# of the writes: on tables of random columns; and of those, before the tables are altered
+# Share of the writes to tables with random columns, and share of all writes before the tables are altered.
 _GENERAL = 0.35
 _BEFORE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCql:
-    """CQL in four parts, which run one after the other; the writes of one part in any order."""
+    """CQL in four parts, which run one after the other; the writes of a part run in any order."""
 
     schema: list[str]
     writes: list[str]
@@ -101,7 +101,7 @@ def _write_somewhere(keyspace: str, table: _Table, types: RandomTypes) -> str:
     rng = types.rng
     if rng.random() < 0.85:
         return _write(f"{keyspace}.{table.name}", table, types)
-    # Several changes of one partition meet in one partition update, also overlapping ranges and overwritten cells.
+    # Several changes of one partition come in one partition update, also overlapping ranges and overwritten cells.
     key = _partition(table, types)
     statements = [_write(f"{keyspace}.{table.name}", table, types, key) for _ in range(rng.randint(2, 6))]
     return f"BEGIN {rng.choice(['UNLOGGED ', ''])}BATCH {'; '.join(statements)}; APPLY BATCH"
@@ -142,7 +142,7 @@ def _insert(target: str, table: _Table, types: RandomTypes, key: list[str]) -> s
 
 
 def _assignment(name: str, cql_type: str, types: RandomTypes) -> str:
-    """SET of one column: a new value, or a change of some elements."""
+    """The SET of one column: a new value, or a change of some elements."""
     rng = types.rng
     outer, arguments = split_type(cql_type)
     value = "null" if rng.random() < 0.1 else types.literal(cql_type)
@@ -173,7 +173,7 @@ def _removal(name: str, cql_type: str, types: RandomTypes) -> str:
 
 
 def _range(table: _Table, types: RandomTypes) -> list[str]:
-    """Some clustering columns by value, the next one by bounds; which may be on one side only, or by two columns."""
+    """Some clustering columns by value, and the next one by bounds, on one side or on both."""
     rng = types.rng
     names = list(table.clustering)
     depth = rng.randrange(len(names))
@@ -186,7 +186,7 @@ def _range(table: _Table, types: RandomTypes) -> list[str]:
 
 
 def _partition(table: _Table, types: RandomTypes) -> list[str]:
-    """A key that Cassandra takes: one of a single column may not be empty."""
+    """A partition key that Cassandra accepts: a single column must not be empty."""
     while (where := _where(table.partition_key, types))[0].endswith((" = ''", " = 0x")) and len(where) == 1:
         pass
     return where
@@ -197,13 +197,13 @@ def _where(columns: dict[str, str], types: RandomTypes) -> list[str]:
 
 
 def _key_literal(cql_type: str, types: RandomTypes) -> str:
-    """Few different values, so that statements meet in partitions and rows."""
+    """One of few literals, so that statements hit the same partitions and rows."""
     few = random.Random(f"{cql_type} {types.rng.randrange(4)}")
     return RandomTypes(rng=few, with_vectors=types.with_vectors, user_types=types.user_types).literal(cql_type)
 
 
 def _some(rng: random.Random, columns: dict[str, str]) -> list[str]:
-    """At least one column, most often few, now and then all."""
+    """At least one column; most often few, sometimes all."""
     names = list(columns)
     return rng.sample(names, rng.choice([1, min(3, len(names)), rng.randint(1, len(names)), len(names)]))
 

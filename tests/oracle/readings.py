@@ -1,4 +1,4 @@
-"""The same segments, read by us and by Cassandra's own CommitLogReader: made by CQL on a real Cassandra."""
+"""Segments of a real Cassandra after CQL of all kinds, read by us and by Cassandra's own CommitLogReader."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.oracle.variants import CIPHER, VARIANTS, Variant
 
 __all__ = ["RANDOM_MUTATIONS", "Reading", "read_both"]
 
-# Random CQL meets limits of Cassandra (bounds of a range that exclude each other, batches that are too large).
+# Cassandra refuses some random CQL (contradicting bounds of a range, batches that are too large).
 _MAX_REFUSED = 0.1
-# On each variant. `make test` reads three of them, `make test-all` five.
+# For each variant. `make test` reads three variants, and `make test-all` reads five.
 RANDOM_MUTATIONS: Final = 2500
-# Statements that are refused, or change nothing.
+# Allows for statements that are refused or change nothing.
 _SPARE: Final = 1.1
 _CONCURRENCY: Final = 16
-# A seed to look at again, as the report of a run prints it; else each run has its own.
+# A seed to repeat, as the report of a run prints it; otherwise each run has its own.
 _SEED_VARIABLE: Final = "CDC_TEST_SEED"
 
 
@@ -61,7 +61,7 @@ class Reading:
     damaged: list[DamagedReading]
 
     def rows(self) -> Iterator[dict[str, list[dict[str, object]]]]:
-        """All rows, static ones too."""
+        """All rows, including static rows."""
         for update in self.updates():
             yield from cast(list[dict[str, list[dict[str, object]]]], update["rows"])
             if update["static_row"] is not None:
@@ -74,9 +74,9 @@ class Reading:
 
 
 def read_both(name: str, work_dir: Path, feature_counts: list[FeatureCounts]) -> Reading:
-    """Run CQL of all kinds on a real Cassandra, and read what it wrote twice.
+    """Run CQL of all kinds on a real Cassandra, and read its segments with both readers.
 
-    `name` is that of a variant; what the random mutations held is added to `feature_counts`.
+    `name` is the name of a variant. The features of the random mutations are added to `feature_counts`.
     """
     variant = VARIANTS[name]
     settings = {"enable_materialized_views": True, **variant.settings}
@@ -92,7 +92,8 @@ def read_both(name: str, work_dir: Path, feature_counts: list[FeatureCounts]) ->
         ).check_returncode()
         node.drain()
         node.kill()
-        # Before 4.0 a segment comes to cdc_raw only when it is discarded, and some are not yet.
+        # Before 4.0, Cassandra moves a segment to cdc_raw only when it discards it, so some are still in its own
+        # folder.
         found = {path.name: path for folder in (node.commitlog_dir, node.cdc_raw) for path in folder.glob("*.log")}
         segments = [path for _, path in sorted(found.items())]
         judge = CommitLogOracle(variant.line, work_dir)
@@ -121,7 +122,7 @@ def read_both(name: str, work_dir: Path, feature_counts: list[FeatureCounts]) ->
 
 
 def _copied(segment: Path, folder: Path) -> Path:
-    """The segment and its index outlive the sandbox."""
+    """Copy a segment and its index, so that they remain after the sandbox."""
     for path in (segment, segment.parent / index_name(segment.name)):
         if path.exists():
             (folder / path.name).write_bytes(path.read_bytes())
@@ -145,7 +146,7 @@ def _cdc_decode(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
-    """Statements of all kinds one after the other, then many random ones."""
+    """Run statements of all kinds one after the other, then many random ones."""
     profile = ExecutionProfile(request_timeout=60)
     cluster = Cluster(
         [node.address],
@@ -161,7 +162,7 @@ def _write(node: CassandraNode, variant: Variant, seed: int) -> None:
     count = round(RANDOM_MUTATIONS * _SPARE)
     random_part = random_cql(seed, "random", count, with_vectors=with_vectors)
     with cluster, cluster.connect() as session, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the server's advice about what it is asked to do here
+        warnings.simplefilter("ignore")  # The server warns about some of these statements.
         for statement in statements("written", with_vectors=with_vectors, beyond_2038=variant.version >= 8):
             session.execute(statement)
         for schema, writes in (

@@ -33,7 +33,7 @@ _NATIVE_VALUES: Final = {
 
 
 def statements(keyspace: str, *, with_vectors: bool, beyond_2038: bool = False) -> list[str]:
-    """All of it, for one keyspace that does not exist yet. Only logs of version 8 know of times beyond 2038."""
+    """All statements, for a keyspace that does not exist yet. Only logs of version 8 have times beyond 2038."""
     written = [*_types(), *_deletions(), *_batches(), *_counters(), *_wide(), *_compact(), *_alterations(), *_others()]
     if with_vectors:
         written += _vectors()
@@ -51,7 +51,7 @@ def _types() -> list[str]:
         f"INSERT INTO ks.natives (k, {names}) VALUES (1, {', '.join(_NATIVE_VALUES.values())})",
         "INSERT INTO ks.natives (k) VALUES (2)",
         *(f"UPDATE ks.natives SET v_{name} = null WHERE k = 3" for name in _NATIVE_VALUES),
-        # values without bytes, which most types allow
+        # Values without bytes, which most types allow.
         "INSERT INTO ks.natives (k, v_int, v_bigint, v_boolean, v_double, v_timestamp)"
         " VALUES (4, blobAsInt(0x), blobAsBigint(0x), blobAsBoolean(0x), blobAsDouble(0x), blobAsTimestamp(0x))",
         "INSERT INTO ks.natives (k, v_text, v_blob, v_ascii, v_uuid, v_varint)"
@@ -120,7 +120,7 @@ def _deletions() -> list[str]:
         table,
         "DELETE FROM ks.ranges USING TIMESTAMP -9 WHERE p = 2",
         "DELETE s FROM ks.ranges WHERE p = 3",
-        # boundaries: two ranges meet, and one covers the other with another time
+        # Boundaries: two ranges touch, and one range covers another one with a different time.
         "BEGIN UNLOGGED BATCH"
         " DELETE FROM ks.ranges USING TIMESTAMP 10 WHERE p = 4 AND a >= 1 AND a < 5;"
         " DELETE FROM ks.ranges USING TIMESTAMP 20 WHERE p = 4 AND a >= 5 AND a <= 9;"
@@ -147,7 +147,7 @@ def _batches() -> list[str]:
         " INSERT INTO ks.left_side (k, c, v) VALUES ('b', 1, 1); APPLY BATCH",
         "BEGIN UNLOGGED BATCH DELETE FROM ks.right_side WHERE k = 'a'; DELETE FROM ks.third_side WHERE k = 'a';"
         " DELETE FROM ks.left_side WHERE k = 'a' AND c > 0; APPLY BATCH",
-        # a row that is deleted and written again, older and newer
+        # Rows that are deleted and written again, with a later and with an earlier time.
         "BEGIN BATCH DELETE FROM ks.left_side USING TIMESTAMP 100 WHERE k = 'c' AND c = 1;"
         " INSERT INTO ks.left_side (k, c, v) VALUES ('c', 1, 1) USING TIMESTAMP 101;"
         " DELETE FROM ks.left_side USING TIMESTAMP 100 WHERE k = 'c' AND c = 2;"
@@ -180,7 +180,7 @@ def _wide() -> list[str]:
     for count in (63, 64, 65, 130):
         columns = ", ".join(f"c{index} {'set<int>' if index % 7 == 0 else 'int'}" for index in range(count))
         found.append(f"CREATE TABLE ks.wide{count} (k int PRIMARY KEY, {columns}) WITH cdc = true")
-        # Two rows of one update that name all columns between them, so that each has only some of the header's.
+        # Rows of one update that together name all columns, so that each has only some of the header's columns.
         for chosen in (1, count // 2 - 1, count // 2, count - 1, count):
             half = [f"c{index} = {'{1}' if index % 7 == 0 else index}" for index in range(chosen)]
             found.append(f"UPDATE ks.wide{count} SET {', '.join(half)} WHERE k = {chosen}")

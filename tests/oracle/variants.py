@@ -1,4 +1,4 @@
-"""The Cassandras whose commit logs are tried."""
+"""The Cassandra variants whose commit logs are tested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY_PASSWORDS: Final = {"keys.jceks": "key-secret"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A Cassandra line, the version of its commit log, and settings that go beyond the sandbox's."""
+    """A Cassandra line, the version of its commit log, and settings in addition to the sandbox's."""
 
     line: str
     version: int
@@ -27,14 +27,14 @@ class Variant:
 
     @property
     def encoding(self) -> str | None:
-        """What the headers of its segments name: cipher, else class of the compressor, else None."""
+        """The encoding in the headers of its segments: the cipher, or the compressor's class, or None."""
         if "transparent_data_encryption_options" in self.settings:
             return CIPHER
         compressors = self.settings.get("commitlog_compression")
         return cast(list[dict[str, str]], compressors)[0]["class_name"] if compressors else None
 
     def with_settings(self, *settings: Mapping[str, Json]) -> Variant:
-        """The same with more of them."""
+        """Return the variant with additional settings."""
         return Variant(
             line=self.line,
             version=self.version,
@@ -82,8 +82,8 @@ _SNAPPY: Final = compression("SnappyCompressor")
 _DEFLATE: Final = compression("DeflateCompressor")
 _ZSTD: Final = compression("ZstdCompressor", compression_level="5")
 
-# Small segments of these are kept in tests/golden; the class with its package, the high compressor, a small chunk, and both
-# encodings at once each stand once.
+# Small segments of these variants are kept in tests/golden. One of them has the class with its package, one the high
+# compressor, and one both encodings at once; some have small chunks.
 ENCODED_VARIANTS: Final[dict[str, Variant]] = {
     "3.11-lz4": PLAIN_VARIANTS["3.11"].with_settings(_LZ4),
     "3.11-snappy": PLAIN_VARIANTS["3.11"].with_settings(_SNAPPY),
@@ -106,8 +106,8 @@ ENCODED_VARIANTS: Final[dict[str, Variant]] = {
     "5.0-none-p12": PLAIN_VARIANTS["5.0-none"].with_settings(encryption("legacy.p12")),
 }
 
-# What the integration tests start: each version once, in another encoding each. (What a mutation looks like depends on the
-# version alone; plain segments of every version, and more encodings, are in tests/golden.)
+# The variants that the integration tests start: each version once, with different encodings. (The bytes of a mutation
+# depend only on the version. tests/golden has plain segments of every version, and more encodings.)
 VARIANTS: Final[dict[str, Variant]] = {
     "3.11-deflate": ENCODED_VARIANTS["3.11-deflate"],
     "4.0-zstd": ENCODED_VARIANTS["4.0-zstd"],

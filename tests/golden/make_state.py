@@ -1,8 +1,8 @@
-"""Makes tests/golden/state/<n>: the agent's stored state as this version writes it, for later versions to be tested with.
+"""Makes tests/golden/state/<n>: the agent's stored state as this version writes it, for tests of later versions.
 
     python -m tests.golden.make_state 2
 
-Made once for each change of a format and never again; what was made before stays.
+Run it once for each change of a format, and never again; earlier folders stay.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HELD = MutationEvents(
 
 
 def golden_schema() -> NodeSchema:
-    """What a node of Cassandra 5.0 said."""
+    """The schema of a node of Cassandra 5.0."""
     import json
 
     (golden,) = (each for each in GOLDEN_SEGMENTS if each.line == "5.0")
@@ -54,14 +54,14 @@ def golden_schema() -> NodeSchema:
 
 
 def main() -> None:
-    """Into a folder that is not there yet."""
+    """Write the state into a new folder."""
     folder = STATE / sys.argv[1]
     folder.mkdir(parents=True)
     write_state(folder)
 
 
 def write_state(folder: Path) -> None:
-    """One of everything that an agent stores in its working directory."""
+    """Write one of each thing that an agent stores in its working directory."""
     store = OffsetStore(folder)
     store.store(POSITIONS)
     store.close()

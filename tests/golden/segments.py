@@ -25,10 +25,10 @@ class GoldenSegment:
     """A segment that a real node wrote."""
 
     line: str
-    """The folder: a Cassandra line, perhaps with its mode, and how it is encoded when it is."""
+    """The folder's name: a Cassandra line, perhaps its mode, and the encoding if there is one."""
 
     parent: Path = _FOLDER
-    """Where the folder stands."""
+    """The folder that contains this one."""
 
     @property
     def path(self) -> Path:
@@ -38,16 +38,16 @@ class GoldenSegment:
 
     @property
     def schema_file(self) -> Path:
-        """Its schema, for `cdc decode --schema`."""
+        """The schema file, for `cdc decode --schema`."""
         return self.parent / self.line / "schema.json"
 
     @property
     def options_file(self) -> Path:
-        """The file for `cdc decode --commitlog-options`, of an encrypted segment."""
+        """The file for `cdc decode --commitlog-options` of an encrypted segment."""
         return self.parent / self.line / "commitlog-options.json"
 
     def options(self) -> SegmentOptions:
-        """What a SegmentReader needs for it."""
+        """The options that a SegmentReader needs for the segment."""
         return load_segment_options(self.options_file, "golden") if self.options_file.exists() else SegmentOptions()
 
     def tables(self) -> Mapping[UUID, TableMetadata]:
@@ -55,7 +55,7 @@ class GoldenSegment:
         return load_schema(self.schema_file)
 
     def expected(self) -> list[str]:
-        """What Cassandra's reader sees, as `cdc decode` prints it."""
+        """The lines of Cassandra's reader, as `cdc decode` prints them."""
         return (self.parent / self.line / "mutations.jsonl").read_text().splitlines()
 
     @property
@@ -65,7 +65,7 @@ class GoldenSegment:
             return reader.descriptor.version
 
     def entries(self) -> list[CommitLogEntry]:
-        """All entries, also those of system tables."""
+        """All entries, including those of system tables."""
         with SegmentReader(self.path, options=self.options()) as reader:
             return list(reader.read())
 

@@ -1,7 +1,7 @@
-"""Writes tests/golden/datastax/types-rows.json: what Cassandra stores for `types.cql`, so that a fast test can read it.
+"""Writes tests/golden/datastax/types-rows.json: the rows that Cassandra stores for `types.cql`, for a fast test.
 
-`python -m tests.golden.types_rows` starts a Cassandra of the sandbox, runs the statements, and keeps the rows of
-`system_schema` and the CQL bytes of every row as the connector's own selection gives them.
+`python -m tests.golden.types_rows` starts a Cassandra of the sandbox and runs the statements. It keeps the rows of
+`system_schema`, and the CQL bytes of every row as the connector's own selection gives them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _rows(node: CassandraNode, schema: dict[str, list[dict[str, Any]]]) -> dict[
         )
         page = answers.get(timeout=20)
         assert isinstance(page, RawPage), page
-        width = selection.ttls_at + len(selection.timed_columns)  # without the coordinator's time
+        width = selection.ttls_at + len(selection.timed_columns)
         found[table.name] = [[None if each is None else each.hex() for each in row[:width]] for row in page]
     client.close()
     return found

@@ -1,4 +1,4 @@
-"""Names that a process must know before it imports what is fuzzed."""
+"""Names that a process must know before it imports the code under test."""
 
 from __future__ import annotations
 

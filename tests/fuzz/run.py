@@ -55,11 +55,11 @@ _LARGE: Final = (
 
 
 class Finding(Exception):  # noqa: N818  # what fuzzing is for, not an error of it
-    """An input that the target does not take; the message says how to run it again."""
+    """An input that the target does not handle; the message says how to run it again."""
 
 
 class FuzzRun:
-    """What one run did: `inputs` that were tried, in so many seconds; `branches` of compiled code that it could follow."""
+    """The result of one run: `inputs` that were tried, and `branches` of compiled code that the engine could follow."""
 
     def __init__(self, target: str, engine: str, inputs: int, seconds: float, branches: int) -> None:
         self.engine: Final = engine
@@ -69,7 +69,7 @@ class FuzzRun:
 
 
 def corpus_of(target: str) -> list[bytes]:
-    """The seeds of a target, and what fuzzing has found worth keeping."""
+    """The seeds of a target, and the inputs that fuzzing has added to the corpus."""
     from tests.fuzz.targets import TARGETS
 
     kept = CORPUS / f"{target}.hex"
@@ -80,9 +80,9 @@ def corpus_of(target: str) -> list[bytes]:
 def fuzz(
     target: str, engine: str, *, seconds: int = 0, inputs: int = 0, seed: int, corpus: Path | None = None
 ) -> FuzzRun:
-    """Fuzz one target in a process of its own. `corpus` is a folder that new inputs are kept in. Raises Finding.
+    """Fuzz one target in a process of its own. `corpus` is a folder in which new inputs are kept. Raises Finding.
 
-    Without cargo there is no coverage of the target `native`, and the engine is `blind`.
+    Without cargo, the target `native` has no coverage, and the engine is `blind`.
     """
     _FINDINGS.mkdir(parents=True, exist_ok=True)
     core = None
@@ -111,7 +111,8 @@ def fuzz(
 
 
 def _libfuzzer() -> Path:
-    """Atheris' libFuzzer as a library of its own: compiled code finds the functions of its counters only in a preloaded one."""
+    """Atheris' libFuzzer as a separate library: compiled code finds the counters' functions only in a preloaded
+    library."""
     import atheris
 
     return Path(atheris.path()) / "ubsan_with_fuzzer.so"
@@ -155,7 +156,7 @@ def _blind(options: argparse.Namespace, target: str) -> None:
     if options.corpus is not None:
         corpus += [path.read_bytes() for path in sorted(options.corpus.glob("*"))]
     _limit_memory()
-    # The last input outlives the process, whatever ends it.
+    # The last input remains after the process ends, for any reason.
     trace = _FINDINGS / f"{target}-{os.getpid()}"
     trace.write_bytes(bytes(8 + 2 * _MAX_INPUT))
     with trace.open("r+b") as file, mmap.mmap(file.fileno(), 0) as current:
@@ -174,7 +175,7 @@ def _try_many(
     end = time.monotonic() + (options.seconds or 10**9)
     tried = 0
     while (not options.inputs or tried < options.inputs) and time.monotonic() < end:
-        # By its default action the alarm ends the process, also inside of C code.
+        # The alarm's default action ends the process, also within C code.
         signal.alarm(_INPUT_LIMIT_S)
         for _ in range(200):
             data = changed(rng, rng.choice(corpus), corpus)
@@ -186,7 +187,7 @@ def _try_many(
 
 
 def changed(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
-    """A few changes of the kinds that parsers get wrong."""
+    """Apply a few changes that parsers often handle wrongly."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
         at, length = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 8, 30))
@@ -224,7 +225,7 @@ def _replay(target: str, path: Path) -> None:
 
 
 def _keep(target: str, found: Path) -> None:
-    """The shortest of the inputs in a folder and of those kept before, in the repository."""
+    """Keep the shortest of a folder's inputs and of the target's corpus, as the corpus in the repository."""
     inputs = {path.read_bytes() for path in found.iterdir()} | set(corpus_of(target))
     lines = [data.hex() for data in sorted(inputs - {b""}, key=lambda data: (len(data), data))[:_KEPT]]
     (CORPUS / f"{target}.hex").write_text("".join(f"{line}\n" for line in lines), encoding="ascii")

@@ -1,4 +1,4 @@
-"""Forms of inputs that fuzzing at random would hardly find: segments under right checksums, tables with keys, seeds."""
+"""Inputs that random fuzzing would hardly find: segments with right checksums, tables with keys, seeds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SEGMENT_ID: Final = 7_000_000_001
 _GOLDEN: Final = Path(__file__).parents[1] / "golden"
 _KEY, _IV = bytes(range(16)), bytes(16)
 _ENCRYPTION: Final = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": _IV.hex()}
-# What a section says that it holds, instead of what it holds.
+# Lengths that a section claims, in place of the real one.
 _CLAIMS: Final = (0, 1, -1, -(2**31), 2**31 - 1, 2**31 - 13, 64 * 1024, 16 * 1024)
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _KEY_TYPES: Final[tuple[CqlType, ...]] = (
@@ -81,15 +81,16 @@ _ABSENT: Final = 255
 
 
 class OneKey:
-    """The key of every encrypted segment here."""
+    """A key provider with one key for every encrypted segment here."""
 
     def secret_key(self, alias: str) -> bytes:
-        """The key, whatever it is called."""
+        """The key, for any alias."""
         return _KEY
 
 
 def framed_segment(way: int, claim: int, data: bytes) -> bytes:
-    """A segment whose markers and entries are right: `way` says how it is encoded, `claim` what its section lies about."""
+    """A segment with valid markers and entries. `way` selects the encoding, and `claim` the false lengths of its
+    section."""
     payloads = []
     while data:
         payloads.append(data[1 : 1 + data[0]])
@@ -104,13 +105,14 @@ def framed_segment(way: int, claim: int, data: bytes) -> bytes:
         inner = _CLAIMS[claim // 16 % len(_CLAIMS)] if claim > 16 else len(plain)
         block = encrypted_block_bytes(plain, _KEY, _IV, length=inner)
         return encoded_segment_bytes(SEGMENT_ID, _ENCRYPTION, [(lie, block)])
-    # From 128 on the bytes stand where a compressor's output would.
+    # From 128 on, the bytes are in the place of a compressor's output.
     encoded = COMPRESSORS[chosen](plain) if way < 128 else plain
     return encoded_segment_bytes(SEGMENT_ID, {"compressionClass": chosen}, [(lie, encoded)])
 
 
 def keyed_tables() -> list[TableMetadata]:
-    """For each type one table with it as partition key, and one with it in both places among others."""
+    """Two tables for each type: one with it as the partition key, and one with it in both parts of the key among other
+    columns."""
     made = []
     for key_type in _KEY_TYPES:
         made += [_table([key_type], []), _table([key_type, _TEXT], [key_type, _INT])]
@@ -132,7 +134,7 @@ def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata
 
 
 def key_parts(table: TableMetadata, data: bytes) -> tuple[bytes, tuple[bytes | None, ...]]:
-    """A serialized partition key and clustering values: size and bytes each; what is missing is empty."""
+    """A serialized partition key and clustering values, each from a size and bytes; missing ones are empty."""
     values: list[bytes | None] = []
     for _ in table.primary_key:
         size = data[0] if data else 0
@@ -153,7 +155,8 @@ def key_seeds() -> Iterator[bytes]:
 
 
 def parsed(text: str) -> Mapping[str, object]:
-    """A schema for fastavro, which unlike Java's Avro does not look for a name outside of its namespace."""
+    """A schema for fastavro, without namespaces: unlike Java's Avro, fastavro does not look for a name outside its
+    namespace."""
 
     def plain(node: dict[str, object]) -> dict[str, object]:
         return {name: value for name, value in node.items() if name not in {"namespace", "logicalType"}}
@@ -162,7 +165,7 @@ def parsed(text: str) -> Mapping[str, object]:
 
 
 def reads_whole(data: bytes, schema: Mapping[str, object]) -> bool:
-    """True when the bytes are one record of the schema, no more and no less."""
+    """Return whether the bytes are exactly one record of the schema."""
     source = io.BytesIO(data)
     try:
         fastavro.schemaless_reader(source, dict(schema), None)
@@ -172,7 +175,7 @@ def reads_whole(data: bytes, schema: Mapping[str, object]) -> bool:
 
 
 def frame_seeds() -> Iterator[bytes]:
-    """One frame of each kind that a host sends, and two behind each other."""
+    """One frame of each kind that a host sends, and several in one input."""
     opened = b'{"config":{"events":{"topic":["a","b"]}},"instance":{"id":0},"pulsar":{}}'
     frames = [
         (len(opened) + 1).to_bytes(4, "big") + b"\0" + opened,
@@ -201,13 +204,13 @@ def events_seeds() -> Iterator[bytes]:
 
 
 def _held_payloads() -> list[bytes]:
-    """Messages as the first versions wrote them, the schema, and messages behind it."""
+    """Messages as the first versions wrote them, then the schema, then messages after it."""
     messages = list(events_seeds())
     return [_first_version(messages[0]), MUTATION_EVENTS_SCHEMA_TEXT.encode(), *messages[1:3]]
 
 
 def _first_version(message: bytes) -> bytes:
-    """The same message in the bytes of the first versions, which had fewer fields."""
+    """The message in the bytes of the first versions, which had fewer fields."""
     record = fastavro.schemaless_reader(io.BytesIO(message), dict(MUTATION_EVENTS_SCHEMA), None)
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, dict(FIRST_MUTATION_EVENTS_SCHEMA), record)
@@ -219,11 +222,11 @@ HELD_PAYLOAD: Final = encode_events(
         node_id=UUID(int=9), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=9), key_schema="{}", events=()
     )
 )
-"""A message that no input holds, for it is appended."""
+"""A message that no input contains; it is appended to held events."""
 
 
 def held_file(data: bytes) -> bytes:
-    """A file of held events whose frames are whole, with these payloads, each behind its size."""
+    """A file of held events with valid frames of these payloads; each payload follows its size."""
     frames = []
     while len(data) > 2:
         size = int.from_bytes(data[:2], "big")
@@ -233,10 +236,10 @@ def held_file(data: bytes) -> bytes:
 
 
 def held_messages(content: bytes) -> Mapping[int, Sequence[MutationEvents]]:
-    """What may be read of a file of held events, by the bytes of the message: wherever length and checksum fit.
+    """Messages that may be read from a file of held events, by their length in bytes: wherever length and checksum fit.
 
-    Looked up apart from the reader; of which schema a message is depends on what stands before it, so each is tried:
-    those of the file, and that of the first versions, which wrote none.
+    They are found without the reader. The schema of a message depends on the frames before it, so each schema is tried:
+    those in the file, and that of the first versions, which wrote none.
     """
     payloads = []
     for at in range(len(content) - 8):
@@ -257,7 +260,7 @@ def held_messages(content: bytes) -> Mapping[int, Sequence[MutationEvents]]:
 
 
 def held_seeds() -> Iterator[bytes]:
-    """Whole files, one that is cut, one with damaged bytes in its middle; the same payloads under right checksums."""
+    """Whole files, files that are cut, files with damage in the middle, and the same payloads with right checksums."""
     payloads = _held_payloads()
     whole = b"".join(map(frame_of, payloads))
     start = len(frame_of(payloads[0])) + 100
@@ -269,7 +272,7 @@ def held_seeds() -> Iterator[bytes]:
 
 
 def datastax_topic() -> tuple[DataStaxSchema, Projection, bytes, Mapping[str, str]]:
-    """The captured topic of a table of all key types: its schema, its table, and one value with its properties."""
+    """The captured topic: its schema, the projection of its table, and one value with its properties."""
     *messages, last = _captured()
     texts = [json.dumps(json.loads(last["data"])[part]).encode() for part in ("key", "value")]
     schema = DataStaxSchema(b"".join(len(text).to_bytes(4, "big") + text for text in texts))
@@ -286,7 +289,7 @@ def datastax_topic() -> tuple[DataStaxSchema, Projection, bytes, Mapping[str, st
 
 
 def datastax_seeds() -> Iterator[bytes]:
-    """Captured keys, and the schema."""
+    """Captured keys and the captured schema."""
     *messages, last = _captured()
     yield from (b"\0" + base64.b64decode(each["key"]) for each in messages)
     texts = [json.dumps(json.loads(last["data"])[part]).encode() for part in ("key", "value")]
@@ -299,13 +302,13 @@ def _captured() -> list[dict[str, str]]:
 
 
 def agent_options_seeds() -> Iterator[bytes]:
-    """Small files of an agent, right ones and wrong ones."""
+    """Small configuration files of an agent, valid and invalid ones."""
     right = "cdcRawDirectory: /tmp\ncdcWorkingDir: /work\n"
     yield right.encode()
     yield (right + "contactPoints: [10.0.0.1]\nusername: u\npassword: p\nincludeTables: 'ks.*'\n").encode()
     yield b'{"cdcRawDirectory": "/tmp", "port": 70000, "topicPrefx": 1, "eventsTopicPartitions": "4"}'
     yield b"a: &x [1, 2.5, 2026-01-01, 0x10, ~]\nb: *x\n"
-    # What YAML's own constructors do not take, or cannot end.
+    # Values that YAML's own constructors refuse, and nesting that they cannot finish.
     yield from (
         b"a: 2026-13-45",
         b"a: !!int x",
@@ -319,7 +322,7 @@ def agent_options_seeds() -> Iterator[bytes]:
 
 
 def source_options_seeds() -> Iterator[bytes]:
-    """OPEN documents."""
+    """OPEN documents of a host."""
     config = {
         "contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t", "port": "9042", "columns": "a|b",
         "loadBalancing": {"localDc": "dc1"}, "query.backoffInMs": 5, "outputFormat": "json", "auth.provider": "plain",

@@ -1,7 +1,8 @@
-"""What is fuzzed: for each target a function that takes any bytes, and that only a defect makes raise.
+"""The fuzz targets: each is a function that takes any bytes and raises only for a defect.
 
-A target refuses bytes by an error of ours and goes on; whatever else comes out of it is a finding: another exception, a
-result that contradicts what the bytes say, or memory for what they only claim (an error that memory was the cause of).
+A target refuses bytes with an error of ours and continues. Anything else is a finding: another exception, a result that
+contradicts the bytes, or memory that was allocated for a length that the bytes only claim (an error that was caused by
+a MemoryError).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _OUTCOMES_KEPT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzTarget:
-    """`seeds` are inputs to begin with; `prepare` gives what takes an input, and what it makes of it as a text."""
+    """`seeds` are the first inputs; `prepare` returns a function that takes an input and returns the outcome as
+    text."""
 
     name: str
     seeds: Callable[[], Iterator[bytes]]
@@ -58,7 +60,7 @@ class FuzzTarget:
 
 
 def refused(error: CdcError | CqlValueError) -> str:
-    """The outcome for bytes that are no such thing. Memory must not be what told."""
+    """The outcome for bytes that are refused. Checks that no MemoryError is the cause."""
     cause: BaseException | None = error
     while cause is not None:
         assert not isinstance(cause, MemoryError), f"memory was asked for what the bytes claim: {error}"
@@ -67,7 +69,7 @@ def refused(error: CdcError | CqlValueError) -> str:
 
 
 def _folder() -> Path:
-    """A folder in memory where there is one: an input is a file there."""
+    """A folder in memory if possible, because each input is written to a file."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="cdc-fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
 
@@ -100,7 +102,7 @@ def _mutation() -> Callable[[bytes], str]:
 
 # native: Schema (UInt8, which golden schema and version, and whether its columns were dropped), Payload; by both ways
 
-# Between the write times of the golden statements: cells before it are of no column any more.
+# Between the write times of the golden statements: cells before it belong to no column.
 _DROPPED_US: Final = 1_700_000_000_000_003
 
 
@@ -121,7 +123,7 @@ def _native_seeds() -> Iterator[bytes]:
 
 
 def _schemas(tables: Mapping[UUID, TableMetadata]) -> Iterator[Mapping[UUID, TableMetadata]]:
-    """The tables with events, as they are and with columns that were dropped and added again."""
+    """The tables with CDC, as they are, and with all columns dropped and added again."""
     published = {table_id: replace(table, cdc=True, is_view=False) for table_id, table in tables.items()}
     yield published
     yield {
@@ -177,7 +179,8 @@ def _read(path: Path, content: bytes, options: SegmentOptions) -> str:
 
 
 def _is_under_its_checksum(content: bytes, entry: CommitLogEntry) -> bool:
-    """Looked up in the file, apart from the reader: Size Crc(Size) Payload Crc(Size Payload), ending at the position."""
+    """Return whether the file has the entry: Size Crc(Size) Payload Crc(Size Payload), ending at its position. Does not
+    use the reader."""
     framed = entry_bytes(entry.payload)
     return content[entry.position - len(framed) : entry.position] == framed
 
@@ -305,7 +308,7 @@ def _held() -> Callable[[bytes], str]:
             assert 0 <= damaged <= held.size <= len(content), "more is damaged than there is"
             written = shapes.held_messages(content)
             assert all(message in written.get(size, ()) for message, size in found), "no whole frame has this message"
-            # The next run goes on behind: nothing that was read goes, and what is appended comes last.
+            # The next run continues: messages that were read remain, and the appended one comes last.
             again = HeldEvents(path)
             again.append([shapes.HELD_PAYLOAD])
             own = decode_events(shapes.HELD_PAYLOAD), len(shapes.HELD_PAYLOAD)
@@ -366,4 +369,4 @@ TARGETS: Final = {
         FuzzTarget(name="source-options", seeds=shapes.source_options_seeds, prepare=_source_options),
     )
 }
-"""By name; each is fuzzed by `python -m tests.fuzz.run NAME`."""
+"""Targets by name; `python -m tests.fuzz.run NAME` fuzzes one of them."""

@@ -1,4 +1,4 @@
-"""The oracle finds what it is there to find: each way to lose, invent or mix up a row is seen by it."""
+"""The oracle sees each way to lose, invent or mix up a row."""
 
 from __future__ import annotations
 
@@ -70,18 +70,19 @@ def _record(
 
 
 def _in_a_row(*records: DataRecord) -> list[DataRecord]:
-    """Those of each topic partition stand one behind the other."""
+    """The records with positions one after the other in one topic partition."""
     return [replace(record, place=place) for place, record in enumerate(records)]
 
 
 def test_in_a_topic_partition_the_record_behind_the_others_is_the_newest() -> None:
-    """Whatever the clocks of its producers say."""
+    """This holds whatever the clocks of the producers say."""
     records = [_record(segpos=name, published_ms=at) for name, at in (("1:1", 100), ("1:2", 90))]
     assert newest(_in_a_row(*records)).properties["segpos"] == "1:2"
 
 
 def test_in_two_topic_partitions_the_record_that_was_published_later_is_the_newest() -> None:
-    """Of equal times the later write; a record counts as published no earlier than those of its key before it."""
+    """Of two equal times, the later write wins; a record counts as published no earlier than the records of its key
+    before it."""
     old = [_record(segpos=f"1:{n}", published_ms=at, at=(0, n)) for n, at in ((1, 300), (2, 90))]
     for published_ms, writetime, expected in (
         (200, "9", "1:2"),
@@ -106,14 +107,14 @@ def test_in_two_topic_partitions_the_record_that_was_published_later_is_the_newe
     ],
 )
 def test_a_marker_removes_rows_before_it_in_any_topic_partition(marker: dict[str, Any], is_there: bool) -> None:
-    """Its key is another than theirs, so it may stand in another one for good."""
+    """A marker has another key than the rows, so it may stay in another topic partition."""
     deletion = _record("partition_deletion", (1, None, None), **marker)
     folded = fold(_SHAPE, [_record(value=_VALUE, writetime="5"), deletion])
     assert (folded.rows[1,] != {}, folded.statics.get((1,)) is not None) == (is_there, is_there)
 
 
 def test_a_life_counts_by_its_generation() -> None:
-    """Behind it in its topic partition nothing of an earlier one may stand; with two instances it may."""
+    """With one instance, no record of an earlier table may follow in a topic partition; with two instances it may."""
     records = [
         _record(value=_VALUE, at=(0, 0)),
         _record(value=None, table_id=_OLD_ID, at=(1, 0)),
@@ -196,12 +197,12 @@ def test_equal_sides_have_no_difference() -> None:
 def test_each_difference_is_seen(
     stored: Mapping[tuple[int, str], Mapping[str, object]], records: list[DataRecord], expected: str
 ) -> None:
-    """In words that say where it is."""
+    """The message says where the difference is."""
     assert expected in _differences(_stored(stored), *records)[0]
 
 
 def test_static_columns_come_with_rows_and_by_themselves() -> None:
-    """The newest record that tells them wins, whichever kind it is."""
+    """The newest record with static columns wins, whatever its kind."""
     stored = _stored({(1, "a"): _ROW}, {"s": "new"})
     static = _record("static_row", (1, None, None), {"v": None, "w": None, "s": "new"})
     old_row = _record(value={**_VALUE, "s": "old"})
@@ -221,7 +222,8 @@ def test_static_columns_come_with_rows_and_by_themselves() -> None:
 def test_a_range_takes_the_rows_between_its_bounds(
     start: tuple[int, str | None] | None, end: tuple[int, str | None] | None, left: list[tuple[int, str]]
 ) -> None:
-    """Bounds are in clustering order, of which the first column is descending; a prefix holds all that begins with it."""
+    """Bounds are in clustering order, whose first column is descending here; a prefix includes all rows that begin with
+    it."""
     rows = [(5, "a"), (4, "a"), (3, "a"), (3, "b"), (3, "c"), (2, "a")]
     bounds = tuple(None if each is None else {"pk": 1, "c1": each[0], "c2": each[1]} for each in (start, end))
     marker = _record(
@@ -237,7 +239,7 @@ def test_a_range_takes_the_rows_between_its_bounds(
 
 
 def _goes(at_s: float, *columns: str, row: bool = False) -> dict[str, str]:
-    """What a record tells of columns, and of its row, that go at that second."""
+    """The properties of a record whose columns, and perhaps row, expire at that second."""
     second = int(at_s)
     told = {"columns_expire_at": json.dumps(dict.fromkeys(columns, second))}
     if set(columns) == set(_ROW):
@@ -246,7 +248,7 @@ def _goes(at_s: float, *columns: str, row: bool = False) -> dict[str, str]:
 
 
 def test_what_is_gone_was_to_go() -> None:
-    """A row or column that is gone although no record says so, or before its time, is a difference."""
+    """A row or column that is gone without an expiry in a record, or before its time, is a difference."""
     past, future = time.time() - 60, time.time() + 600
     over = fold(_SHAPE, [_record(value=_VALUE, **_goes(past, "v", "w", row=True))])
     found = compare(_SHAPE, _stored({}), over)
@@ -262,7 +264,7 @@ def test_what_is_gone_was_to_go() -> None:
 
 
 def test_what_is_there_was_not_to_go() -> None:
-    """A row or a column whose time is over by its record is gone for whoever reads the topic."""
+    """A row or column that Cassandra still has, although its record says that it has expired, is a difference."""
     past = time.time() - 60
     (row,) = _differences(_stored({(1, "a"): _ROW}), _record(value=_VALUE, expires_at=str(int(past))))
     assert "was to go" in row
@@ -271,7 +273,7 @@ def test_what_is_there_was_not_to_go() -> None:
 
 
 def test_a_record_tells_cassandras_own_ttls() -> None:
-    """To the second, but for clocks and slow reads."""
+    """The expiries must agree to the second, apart from tolerance for clocks and slow reads."""
     goes_s = time.time() + 600
     stored = _stored({(1, "a"): _ROW})
     stored.expiries_s[(1,), (1, "a")] = {"v": goes_s}
@@ -281,7 +283,7 @@ def test_a_record_tells_cassandras_own_ttls() -> None:
 
 
 def test_records_that_came_again_are_counted() -> None:
-    """Same key, kind and place in the commit log."""
+    """A duplicate has the same key, kind and position in the commit log."""
     folded = fold(_SHAPE, [_record(value=_VALUE), _record(value=_VALUE), _record(value=_VALUE, segpos="1:2")])
     assert (folded.records, folded.duplicates) == (3, 1)
 
@@ -304,7 +306,7 @@ def _judged(*lines: str, columns: set[str] | None = None) -> Judged:
 
 
 def test_events_are_compared_with_what_cassandra_reads() -> None:
-    """Missing and invented ones are told; other nodes' events and tables without CDC are not counted."""
+    """Missing and invented events are reported; other nodes' events and tables without CDC do not count."""
     judged = _judged(_line("02"), _line("03", table="untracked", position=20))
     assert compare_events(_NODE, judged, [_event()], _COLUMNS) == []
     assert compare_events(_NODE, judged, [], _COLUMNS) == [
@@ -317,7 +319,7 @@ def test_events_are_compared_with_what_cassandra_reads() -> None:
 
 
 def test_only_what_a_gap_announces_may_be_missing() -> None:
-    """Of this node and table, behind the first place, up to the last one."""
+    """A gap covers changes of its node and table, after its first position and up to its last one."""
     judged = _judged(_line("02"))
     gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10))
     assert compare_events(_NODE, judged, [], _COLUMNS, [gap]) == []
@@ -331,7 +333,7 @@ def test_only_what_a_gap_announces_may_be_missing() -> None:
 
 
 def test_a_gap_that_nothing_explains_is_a_difference() -> None:
-    """Else the kit would excuse with it what it covers."""
+    """Otherwise the kit would excuse the loss that such a gap covers."""
     gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10), reason="it has another subscription")
     (found,) = unexplained([gap], {"another"})
     assert "no strike took its events topic away: it has another subscription" in found
@@ -339,7 +341,7 @@ def test_a_gap_that_nothing_explains_is_a_difference() -> None:
 
 
 def test_the_report_tells_what_each_gap_covers() -> None:
-    """Its node and table, from where to where, how many changes, and how many of them are lost."""
+    """The report has a gap's node and table, its range, and how many changes it covers and how many are lost."""
     judged = _judged(_line("02", "03"), _line("04", position=11))
     gap = Gap(node=_NODE, table="t", table_id=_ID, first=(1, 5), last=(1, 10), reason="it was deleted")
     inside, missing = covered(gap, judged, [_event(), _event(11, clustering=("04",))])
@@ -358,7 +360,7 @@ def test_the_report_tells_what_each_gap_covers() -> None:
 def test_a_row_may_differ_only_where_its_partition_has_a_change_in_a_gap(
     touched: set[str], partitions: dict[bytes, str], excused: int
 ) -> None:
-    """A row without any event has had none but those that are lost."""
+    """A row without any event can only have had changes that are lost."""
     found = compare(_SHAPE, _stored({(1, "a"): _ROW}), fold(_SHAPE, []), has_gaps=True)
     found.in_question = [(b"k", text) for _, text in found.in_question]
     assert (len(found.in_question), found.differences) == (1, [])
@@ -367,14 +369,14 @@ def test_a_row_may_differ_only_where_its_partition_has_a_change_in_a_gap(
 
 
 def test_a_change_of_which_a_dropped_column_left_nothing_may_be_there_or_not() -> None:
-    """The agent may have read it before or behind the ALTER."""
+    """The agent may have read the change before or after the ALTER."""
     judged = _judged(_line("02"), columns={"w"})
     assert compare_events(_NODE, judged, [], _COLUMNS) == []
     assert compare_events(_NODE, judged, [_event()], _COLUMNS) == []
 
 
 def test_an_event_of_dropped_columns_only_is_not_invented() -> None:
-    """Cassandra's reader finds nothing left of its row; one that has a column still is invented."""
+    """Cassandra's reader finds nothing of its row. An event with an existing column is invented."""
     judged = _judged()
     assert compare_events(_NODE, judged, [_event(columns=("gone",))], _COLUMNS) == []
     assert compare_events(_NODE, judged, [_event(columns=("gone", "v"))], _COLUMNS) != []
@@ -382,21 +384,21 @@ def test_an_event_of_dropped_columns_only_is_not_invented() -> None:
 
 
 def test_an_older_event_behind_a_newer_one_of_its_key_is_out_of_order() -> None:
-    """Unless it came before that already: repetitions in order are allowed."""
+    """Repetitions in order are allowed, so an older event is right if it came before already."""
     assert order_problems([_event(10), _event(20), _event(10), _event(20)]) == []
     assert order_problems([_event(20), _event(10, key=b"other", partition_key="02")]) == []
     assert len(order_problems([_event(20), _event(10)])) == 1
 
 
 def test_a_deletion_of_many_rows_is_in_order_with_each_of_them() -> None:
-    """Its key is another than theirs: they have the partition key in common."""
+    """The deletion has another key than the rows, but the same partition key."""
     row, deletion = _event(10), _event(20, kind="PARTITION_DELETION", key=b"scope", clustering=())
     assert order_problems([row, deletion]) == []
     assert len(order_problems([deletion, row])) == 1
 
 
 def test_a_key_in_two_topic_partitions_has_no_order() -> None:
-    """Each may be in order by itself; and the later one does not even come from the same node."""
+    """The events of each topic partition may be in order; the later event may even come from another node."""
     assert order_problems([_event(10), _event(20)]) == []
     [problem] = order_problems([_event(10, partition=0), _event(20, partition=1)])
     assert "topic partitions 0 and 1" in problem
@@ -404,7 +406,7 @@ def test_a_key_in_two_topic_partitions_has_no_order() -> None:
 
 
 def test_changes_on_their_way_are_counted_at_a_moment() -> None:
-    """Written at 1 s, on the events topic at 2 s, on the data topic at 3 s."""
+    """The change is written at 1 s, on the events topic at 2 s, and on the data topic at 3 s."""
     record = _record(value=_VALUE)
     key = record.key_bytes
     in_flight = InFlight(777)
@@ -430,13 +432,13 @@ def test_changes_on_their_way_are_counted_at_a_moment() -> None:
     ],
 )
 def test_a_value_has_one_form_on_both_sides(cql_type: str, driver: object, avro: object) -> None:
-    """And another value has another one."""
+    """A different value has a different form."""
     assert form_of_driver(cql_type, driver) == form_of_avro(cql_type, avro)
     assert form_of_driver("double", -0.0) != form_of_avro("double", 0.0)
 
 
 def test_of_the_records_of_a_key_the_last_one_is_what_a_sink_has() -> None:
-    """A null takes the row; a null for a key that has none changes nothing."""
+    """A null deletes the row; a null for a key without a row changes nothing."""
     other = (1, 2, "b")
     records = [_record(value=_VALUE), _record(key=other), _record(value={**_VALUE, "w": 9}), _record(key=other)]
     assert last_of_each_key(_SHAPE, records) == {((1,), (1, "a")): {"s": None, "v": "x", "w": 9}}
@@ -448,7 +450,7 @@ def _told(op: str, before: Mapping[str, object] | None, after: Mapping[str, obje
 
 
 def test_changes_are_replayed_if_each_begins_where_the_last_one_ended() -> None:
-    """A change that is missing, one that stands twice, and an `op` that does not fit are told."""
+    """A missing change, a repeated one, and an `op` that does not fit are reported."""
     newer = {**_VALUE, "w": 9}
     chain = [_told("c", None, _VALUE), _told("u", _VALUE, newer), _told("d", newer, None)]
     assert replayed(_SHAPE, chain) == ({}, [])
@@ -459,7 +461,8 @@ def test_changes_are_replayed_if_each_begins_where_the_last_one_ended() -> None:
 
 
 def test_rows_of_a_sink_are_compared_with_what_cassandra_answers() -> None:
-    """A row more, a row less, another value; a partition that has static columns only is a row of nulls."""
+    """A row too many, a missing row and a wrong value are reported; a partition with only static columns is a row of
+    nulls."""
     stored = Stored()
     stored.rows, stored.statics = {(1,): {(1, "a"): {"v": "V", "w": 1}}, (2,): {}}, {(1,): {"s": "S"}, (2,): {"s": "T"}}
     wanted = selected(_SHAPE, stored)

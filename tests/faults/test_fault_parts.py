@@ -1,4 +1,4 @@
-"""Parts of the fault kit that need no servers: index files, the clock, what is kept, and when growth is too much."""
+"""Parts of the fault kit that need no servers: index files, the clock, kept files, and limits of growth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fault_kit.workload import Failures
 def test_an_index_is_wrong_for_a_moment_and_right_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: FaultKind, wrong: str
 ) -> None:
-    """The newest one; what Cassandra wrote meanwhile stays."""
+    """The newest index is disturbed; content that Cassandra wrote meanwhile stays."""
     (tmp_path / "CommitLog-7-5_cdc.idx").write_text("99\nCOMPLETED")
     index = tmp_path / "CommitLog-7-10_cdc.idx"
     index.write_text("1234")
@@ -45,7 +45,7 @@ def test_an_index_is_wrong_for_a_moment_and_right_again(
 
 
 def test_a_segment_that_cassandra_finished_meanwhile_is_complete_again(tmp_path: Path) -> None:
-    """Its index is never written again, so that the kit says what Cassandra would have."""
+    """Cassandra never writes this index again, so the kit writes what Cassandra would have written."""
     index = tmp_path / "CommitLog-7-10_cdc.idx"
     index.write_text("1234")
 
@@ -57,7 +57,8 @@ def test_a_segment_that_cassandra_finished_meanwhile_is_complete_again(tmp_path:
 
 
 def test_an_index_that_says_nothing_is_waited_for(tmp_path: Path) -> None:
-    """Cassandra empties it before it writes it anew: to empty it then would be no fault."""
+    """Cassandra empties an index before it writes it again: the kit waits, because emptying an empty file is no
+    fault."""
     index = tmp_path / "CommitLog-7-10_cdc.idx"
     index.touch()
     seen: list[str] = []
@@ -67,7 +68,7 @@ def test_an_index_that_says_nothing_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_clock_steps_in_a_process_that_runs(tmp_path: Path) -> None:
-    """By the environment and, for one that is isolated from it, by the interpreter."""
+    """The clock steps by the environment, and in an isolated process by its interpreter."""
     clock = SteppedClock(tmp_path / "clock")
     clock.step(3600)
     tell = "import time; print(time.time())"
@@ -84,7 +85,7 @@ def test_a_clock_steps_in_a_process_that_runs(tmp_path: Path) -> None:
 
 
 def test_segments_are_off_loaded_to_another_disk(tmp_path: Path) -> None:
-    """There a move is a copy, which can fail; where there is no other one, the kit knows."""
+    """On another disk a move is a copy, which can fail; the kit knows if there is no other disk."""
     other = folder_on_another_disk(tmp_path)
     assert other is not None and other.stat().st_dev != tmp_path.stat().st_dev
     assert folder_on_another_disk(other) is None
@@ -92,14 +93,14 @@ def test_segments_are_off_loaded_to_another_disk(tmp_path: Path) -> None:
 
 
 def test_cdc_raw_is_filled_as_cassandra_counts(tmp_path: Path) -> None:
-    """By the lengths of files, and for a while only."""
+    """The file lengths count, and the space is taken only for a while."""
     with cdc_raw_filled(tmp_path, 0.8):
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) == int(0.8 * 2**30)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_segments_and_schemas_outlive_their_names(tmp_path: Path) -> None:
-    """What the agent deletes is there for the judge."""
+    """Files that the agent deletes remain for the judge."""
     cdc_raw, data = tmp_path / "cdc_raw", tmp_path / "data"
     (data / "system_schema" / "tables-1").mkdir(parents=True)
     cdc_raw.mkdir()
@@ -130,7 +131,7 @@ def _samples(rss_mib: float, last_rss_mib: float) -> list[Sample]:
 
 
 def test_growth_is_told_and_a_flat_run_is_good(tmp_path: Path) -> None:
-    """Some megabytes are allowed, half as much again is not; a process without samples is not flat."""
+    """A growth of some megabytes is allowed, and a growth by half is not; a process without samples is not flat."""
     assert growth(_samples(100, 120)) == []
     assert growth(_samples(100, 150)) == ["agent: rss_mib grew from 100 to 150"]
     assert len(growth([])) == 3
@@ -140,7 +141,8 @@ def test_growth_is_told_and_a_flat_run_is_good(tmp_path: Path) -> None:
 
 
 def test_a_line_that_falls_behind_is_told() -> None:
-    """Seconds of lag at the agent, messages before the connector; nothing measured is not flat."""
+    """The agent's lag in seconds and the messages before the connector count; a run without measurements is not
+    flat."""
 
     def report(lag_s: float, waiting: float) -> SoakReport:
         moments = [float(at_s) for at_s in range(0, 101, 5)]
@@ -158,7 +160,8 @@ def test_a_line_that_falls_behind_is_told() -> None:
 
 
 def test_what_two_nodes_answer_to_a_lease_that_is_unsure_ends_no_workload() -> None:
-    """CAS_WRITE_UNKNOWN of Cassandra 4.0 and later (native_protocol_v5.spec, 9), which the driver has no class for."""
+    """The answer is CAS_WRITE_UNKNOWN of Cassandra 4.0 and later (native_protocol_v5.spec, 9); the driver has no class
+    for it."""
     text = b"CAS operation result is unknown - proposal accepted by 1 but not a quorum."
     body = struct.pack(">iH", 0x1700, len(text)) + text + struct.pack(">Hii", 8, 1, 2)
     answer = ErrorMessage.recv_body(io.BytesIO(body), ProtocolVersion.V5, None, None, None, None)
@@ -167,7 +170,7 @@ def test_what_two_nodes_answer_to_a_lease_that_is_unsure_ends_no_workload() -> N
 
 
 def test_a_literal_of_every_type_can_be_drawn() -> None:
-    """Each has one, and one that is not known is told."""
+    """Each type has a literal, and an unknown type is an error."""
     import random
 
     rng = random.Random(1)

@@ -1,4 +1,4 @@
-"""The faults of a run are drawn before it starts, and the same for the same seed."""
+"""The faults of a run are drawn before it starts, and are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.fault_kit.statements import StatementWriter
 
 
 def test_a_seed_gives_the_same_plan_every_time() -> None:
-    """And another seed another one."""
+    """Another seed gives another plan."""
     first = draw_plan(7, FULL_COUNTS, nodes=2)
     assert first == draw_plan(7, FULL_COUNTS, nodes=2)
     assert first != draw_plan(8, FULL_COUNTS, nodes=2)
 
 
 def test_a_plan_holds_as_many_of_each_kind_as_it_was_asked_for() -> None:
-    """Restarts of everything are told apart by their order, and all parts are made to stand still."""
+    """The faults are numbered and strike both nodes, and each part is suspended at least once."""
     plan = draw_plan(3, FULL_COUNTS, nodes=2)
     assert Counter(fault.kind for fault in plan) == FULL_COUNTS
     assert [fault.number for fault in plan] == list(range(1, len(plan) + 1))
@@ -29,14 +29,15 @@ def test_a_plan_holds_as_many_of_each_kind_as_it_was_asked_for() -> None:
 
 
 def test_the_short_plan_strikes_every_kind() -> None:
-    """`make test` has time for one of most."""
+    """`make test` has time for one fault of most kinds."""
     assert set(SHORT_COUNTS) == set(FaultKind)
     assert min(SHORT_COUNTS.values()) == 1
     assert all(SHORT_COUNTS[kind] <= FULL_COUNTS[kind] for kind in FaultKind)
 
 
 def test_the_full_plan_kills_each_part_often_enough() -> None:
-    """3 kills of Pulsar, 6 of Cassandra, 4 of the host, 8 of the child, 15 of the agent, 3 of all else."""
+    """The counts include restarts of everything: 3 kills of Pulsar, 6 of Cassandra, 15 of the agent; and 4 of the host,
+    8 of the child, 3 of all other kinds."""
     everything = FULL_COUNTS[FaultKind.RESTART_ALL]
     assert FULL_COUNTS[FaultKind.PULSAR_KILL] + everything >= 3
     assert FULL_COUNTS[FaultKind.CASSANDRA_KILL] + everything >= 6
@@ -57,7 +58,8 @@ def test_the_full_plan_kills_each_part_often_enough() -> None:
 def test_what_a_cluster_cannot_be_struck_by_is_left_out_and_told(
     nodes: int, cassandra: str, missing: set[FaultKind]
 ) -> None:
-    """A silent node needs a second one that answers; guardrails came with 4.1, and bind roles."""
+    """A silent node needs a second one that answers. Guardrails came with 4.1, and need logins, which one of two nodes
+    refuses alone."""
     counts, left_out = fitting(FULL_COUNTS, nodes=nodes, cassandra=cassandra)
     assert counts == {kind: count for kind, count in FULL_COUNTS.items() if kind not in missing}
     assert {line.partition(" is left out: ")[0] for line in left_out} == {kind.value for kind in missing}
@@ -65,19 +67,19 @@ def test_what_a_cluster_cannot_be_struck_by_is_left_out_and_told(
 
 
 def test_every_kind_has_a_lane_and_a_description() -> None:
-    """A kind that is forgotten would never strike."""
+    """A kind without a lane would never strike."""
     assert set(LANES) == set(DESCRIPTIONS) == set(FaultKind)
 
 
 def test_a_long_run_strikes_more() -> None:
-    """Eight hours are thousands of faults, and only of the kinds that were asked for."""
+    """Eight hours have more than a thousand faults, only of the requested kinds."""
     counts = counts_for_minutes(480, [FaultKind.AGENT_KILL, FaultKind.PULSAR_KILL])
     assert set(counts) == {FaultKind.AGENT_KILL, FaultKind.PULSAR_KILL}
     assert sum(counts.values()) > 1_000
 
 
 def test_a_seed_gives_the_same_statements_but_for_the_times_in_them() -> None:
-    """The workload of a replay is that of the run."""
+    """A replay has the workload of its run."""
     first, second = (StatementWriter(5, has_vectors=True, schema_every=50) for _ in range(2))
     pairs = [(first.next().cql, second.next().cql) for _ in range(500)]
     assert all(one == other or "TIMESTAMP" in one for one, other in pairs)

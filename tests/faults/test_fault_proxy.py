@@ -1,4 +1,4 @@
-"""The proxy between two parts: what it forwards, what it holds back, and what it cuts."""
+"""The proxy between two parts: the data that it forwards, holds back, and cuts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def echo() -> Iterator[tuple[str, int]]:
-    """A server that sends back what it gets."""
+    """A server that sends back the data that it receives."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -48,7 +48,7 @@ def _echo(connection: socket.socket) -> None:
 
 @pytest.fixture
 def proxy(echo: tuple[str, int]) -> Iterator[Proxy]:
-    """A proxy before it, that writes `far` over `near` on the way back."""
+    """A proxy in front of the server that replaces `near` by `far` on the way back."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with Proxy(("127.0.0.1", port), echo, (b"near:1", b"far..2")) as running:
@@ -74,18 +74,19 @@ def _is_cut_off(connection: socket.socket) -> bool:
 
 
 def test_the_address_in_an_answer_is_replaced_wherever_the_packets_end(proxy: Proxy) -> None:
-    """Also when it comes in two pieces; and a beginning that nothing follows is not held back."""
+    """The address is also replaced when it comes in two pieces; the beginning of an address without more data is not
+    held back."""
     with _connect(proxy) as connection:
         connection.sendall(b"at near:1 and ne")
         assert _read(connection, 16) == b"at far..2 and ne"
         connection.sendall(b"x near")
         time.sleep(0.001)
         connection.sendall(b":1 ")
-        assert _read(connection, 9) in {b"x far..2 ", b"x near:1 "}  # the pieces may be far apart on a busy machine
+        assert _read(connection, 9) in {b"x far..2 ", b"x near:1 "}  # The pieces may be far apart on a busy machine.
 
 
 def test_away_resets_and_refuses_until_it_is_healed(proxy: Proxy) -> None:
-    """Those that are connected see it, those that come see it."""
+    """Existing connections are reset, and new ones are refused."""
     with _connect(proxy) as connection:
         connection.sendall(b"a")
         assert _read(connection, 1) == b"a"
@@ -100,7 +101,7 @@ def test_away_resets_and_refuses_until_it_is_healed(proxy: Proxy) -> None:
 
 
 def test_standing_still_loses_nothing(proxy: Proxy) -> None:
-    """What was sent meanwhile comes when it is healed."""
+    """Data that is sent meanwhile arrives after the proxy is healed."""
     with _connect(proxy) as connection:
         proxy.stand_still()
         connection.sendall(b"late")
@@ -113,7 +114,7 @@ def test_standing_still_loses_nothing(proxy: Proxy) -> None:
 
 
 def test_a_cut_leaves_half_of_a_frame(proxy: Proxy) -> None:
-    """And then a reset, or an end."""
+    """Then the connection is reset or closed."""
     with _connect(proxy) as connection:
         connection.sendall(b"hello")
         assert _read(connection, 5) == b"hello"
@@ -128,7 +129,7 @@ def test_a_cut_leaves_half_of_a_frame(proxy: Proxy) -> None:
 
 
 def test_a_single_byte_is_no_frame_that_could_be_cut(proxy: Proxy) -> None:
-    """It is forwarded, and not counted; what comes behind it is cut."""
+    """The byte is forwarded and not counted; the next data is cut."""
     with _connect(proxy) as connection:
         proxy.cut()
         connection.sendall(b"x")
@@ -141,7 +142,7 @@ def test_a_single_byte_is_no_frame_that_could_be_cut(proxy: Proxy) -> None:
 
 
 def test_a_strike_counts_what_it_cut(proxy: Proxy) -> None:
-    """And waits for the first, where all are idle."""
+    """A strike waits for the first connection to cut if all are idle."""
     line = SimpleNamespace(proxies={"agent-pulsar": [proxy]}, agents=[], sandbox=SimpleNamespace(nodes=[]))
     strikes = Strikes(cast("FaultLine", line), lambda: None, lambda fault, text: None)
     with _connect(proxy) as connection:
@@ -152,7 +153,7 @@ def test_a_strike_counts_what_it_cut(proxy: Proxy) -> None:
 
 
 def test_strikes_that_struck_nothing_are_told() -> None:
-    """By the numbers of their faults."""
+    """The report lists the numbers of such faults."""
     report = Report(seed=1, nodes=1, cassandra="5.0", plan=[], replay="")
     for number, broken in ((4, 2), (7, 0), (9, 3)):
         fault = _fault(number, FaultKind.NETWORK_CUT)
@@ -168,6 +169,6 @@ def _fault(number: int, kind: FaultKind) -> Fault:
 
 
 def test_a_replacement_of_another_length_is_refused() -> None:
-    """Frames tell their sizes: it would break them."""
+    """Frames contain their sizes, so another length would break them."""
     with pytest.raises(ValueError, match="length"):
         Proxy(("127.0.0.1", 0), ("127.0.0.1", 1), (b"ab", b"abc"))

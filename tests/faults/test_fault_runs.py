@@ -1,4 +1,4 @@
-"""The fault kit on real servers: everything is broken on purpose, and nothing is lost."""
+"""The fault kit on real servers: every part is broken on purpose, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _KILLS = (
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("wanted", [pytest.param(SHORT_COUNTS, id="short"), pytest.param(FULL_COUNTS, id="full")])
 def test_nothing_is_lost_whatever_is_broken(wanted: Mapping[FaultKind, int]) -> None:
-    """Kills, standstills, networks, disks, index files, clocks, second agents, restarts in every order: every row is equal."""
+    """Every row is equal after kills, suspensions, and faults of networks, disks, index files and clocks, after second
+    agents, and restarts in every order."""
     seed = int(os.environ.get(_SEED_VARIABLE) or 1)
     folder = Path("build").absolute() / "faults" / f"seed-{seed}"
     print(f"faults of seed {seed} ({_SEED_VARIABLE} takes another), evidence in {folder}")
@@ -41,22 +42,22 @@ def test_nothing_is_lost_whatever_is_broken(wanted: Mapping[FaultKind, int]) -> 
     assert Counter(each.fault.kind for each in report.struck) == counts
     assert report.judged_changes > 1_000
     assert min(table.rows for table in report.tables) > 0
-    # What may meet nothing that it could break must have met something; the report says which strikes did not.
+    # These kinds may hit nothing that they can break, but not always; the report lists the strikes that did not.
     assert report.broken(FaultKind.NETWORK_CUT) >= wanted[FaultKind.NETWORK_CUT]
     assert report.broken(FaultKind.BUNDLE_UNLOADED) >= wanted[FaultKind.BUNDLE_UNLOADED]
-    # These need a connector that is at work, which kills let come late on a busy machine.
+    # These kinds need a connector at work, which may come late after kills on a busy machine.
     for kind in (FaultKind.PARTITIONS_ADDED, FaultKind.LEVEL_DISALLOWED):
         assert report.broken(kind) >= 1, kind
     if report.spill_is_on_another_disk:
         assert report.broken(FaultKind.DISK_SPILL) >= wanted[FaultKind.DISK_SPILL]
-    # A machine that others use may let one or the other strike come late.
+    # On a shared machine, some strikes may come late.
     met, kills = report.kinds_with_changes_in_flight(), sum(wanted[kind] for kind in _KILLS)
     assert sum(met[kind] for kind in _KILLS) >= 0.8 * kills, met
 
 
 @pytest.mark.timeout(1800)
 def test_an_encrypted_commit_log_survives_kills() -> None:
-    """Sections that are compressed and encrypted, cut by kill -9 of node and agent: nothing lost, every row equal."""
+    """kill -9 of node and agent cuts compressed and encrypted sections: nothing is lost, and every row is equal."""
     folder = Path("build").absolute() / "faults" / "encrypted"
     counts = {FaultKind.AGENT_KILL: 6, FaultKind.CASSANDRA_KILL: 3}
     options = RunOptions(seed=1, counts=counts, folder=folder, commitlog=CommitLogEncoding.ENCRYPTED, keep=True)
@@ -72,7 +73,8 @@ def test_an_encrypted_commit_log_survives_kills() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 def test_every_sink_has_in_the_end_what_cassandra_has() -> None:
-    """Deletions of every kind, TTLs, truncations and a table that is made again, on two nodes that faults strike."""
+    """The workload has deletions of every kind, TTLs, truncations and a table that is made again, on two nodes with
+    faults."""
     seed = int(os.environ.get(_SEED_VARIABLE) or 1)
     folder = Path("build").absolute() / "faults" / f"sinks-{seed}"
     report = run_sinks(SinkOptions(seed=seed, folder=folder, faults=8), say=print)

@@ -1,6 +1,6 @@
-"""Pulsar is lost with all that it held and set up anew: its ledgers are counted from the beginning, under a mirror that knows them.
+"""Pulsar is lost with all its data and set up again, so that ledgers have numbers that a mirror already knows.
 
-It is no kind of `python -m tests.fault_kit run`, whose oracle reads at the end what all topics had from the beginning.
+This is no fault of `python -m tests.fault_kit run`, whose oracle reads all topics from their beginning at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _write(session: Session, owners: Mapping[int, str]) -> None:
 
 
 def _differences(session: Session, spark: SparkSession, target: Path) -> list[str]:
-    """Between Cassandra and the mirror."""
+    """Differences between Cassandra and the mirror."""
     kept = MirrorTables(spark, str(target)).rows.read()
     assert kept is not None
     rows = kept.select("id", "owner", "version").collect()
@@ -52,7 +52,7 @@ def _differences(session: Session, spark: SparkSession, target: Path) -> list[st
 
 
 def _rebuild(line: FaultLine) -> None:
-    """Nothing is left of it, neither messages nor sources; then it is set up as before."""
+    """Delete all messages and sources of Pulsar, then set it up as before."""
     pulsar = line.sandbox.pulsar
     with line.pulsar_lock:
         pulsar.stop()
@@ -74,7 +74,7 @@ def _is_published(session: Session, line: FaultLine, topic: str) -> bool:
 def test_a_mirror_of_a_pulsar_that_was_rebuilt_is_refused_until_it_is_rebuilt(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The agent makes its topics again and reports the gap; what the data topic lost comes back by a backfill."""
+    """The agent makes its topics again and reports the gap; a backfill restores the lost records of the data topic."""
     target = tmp_path / "mirror"
     with FaultLine(nodes=1, cassandra="5.0", folder=tmp_path / "line", on_progress=lambda name, step: None) as line:
         pulsar = line.sandbox.pulsar
@@ -92,8 +92,8 @@ def test_a_mirror_of_a_pulsar_that_was_rebuilt_is_refused_until_it_is_rebuilt(
             settle(line, _SETTLE_S)
             assert mirror(spark, {**servers, "topic": topic}, str(target)).inserted == 9
             _rebuild(line)
-            # Fewer than before: no position of these is behind what the mirror has. What comes before the agent has found out that
-            # its topics are gone is lost, so it is written until a record arrives.
+            # Fewer rows than before, so that no position of their records is after those of the mirror. Events are lost
+            # until the agent has found that its topics are gone, so the rows are written until a record arrives.
             wait_for(lambda: _is_published(session, line, topic), "a record of the rebuilt Pulsar", _SETTLE_S)
             with pytest.raises(OtherTopicError, match="a mirror with --rebuild"):
                 mirror(spark, {**servers, "topic": topic}, str(target))

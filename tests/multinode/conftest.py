@@ -1,4 +1,4 @@
-"""The Pulsar of these tests: clusters come and go beside it."""
+"""The Pulsar of these tests; each test has its own clusters beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.servers.interface import PulsarServer
 
 @pytest.fixture(scope="session")
 def pulsar() -> Iterator[PulsarServer]:
-    """A Pulsar of these tests' own: they need no other Cassandra than theirs."""
+    """A Pulsar only for these tests, without a Cassandra: they start their own."""
     with Sandbox(SandboxOptions(nodes=0, functions_runtime="thread")) as running:
         yield running.pulsar

@@ -1,4 +1,5 @@
-"""Clusters that change: nodes down, repaired, with another agent, joining and leaving (`make test-multinode`)."""
+"""Clusters that change: nodes that are down, repaired, with another agent, joining and leaving (`make
+test-multinode`)."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ Prepare = Callable[[str, ExitStack], Session]
 
 
 class ChangingCluster:
-    """Two nodes, a third that may join, and an agent beside each."""
+    """Two nodes, a third one that may join, and an agent beside each of the two."""
 
     def __init__(self, sandbox: Sandbox, folder: Path, pulsar: PulsarServer) -> None:
         self.sandbox, self.folder, self.pulsar = sandbox, folder, pulsar
         self.agents = [self.agent(node) for node in sandbox.nodes]
 
     def agent(self, node: CassandraNode, name: str = "", **options: object) -> AgentProcess:
-        """An agent of a node, started."""
+        """Start an agent of a node."""
         agent = AgentProcess.for_node(node, self.pulsar, self.folder / f"agent-{node.name}{name}", **options)
         agent.start()
         return agent
@@ -46,11 +47,11 @@ class ChangingCluster:
         return events_of(self.pulsar, keyspace)
 
     def wait_for_keys(self, keyspace: str, agent: AgentProcess, keys: Sequence[int]) -> list[Event]:
-        """Until the node of this agent has told all these keys."""
+        """Wait until this agent's node has published events of all these keys, and return the events."""
         return wait_for_keys(self.pulsar, keyspace, keys, self.node_id(agent))
 
     def node_id(self, agent: AgentProcess) -> str:
-        """As events name the node of this agent, which knows it as soon as the node has answered."""
+        """The id of this agent's node in events; the agent knows it once the node has answered."""
         wait_until(lambda: agent.status()["node_id"] is not None, "the agent knows its node", WAIT_S)
         return str(agent.status()["node_id"])
 
@@ -68,7 +69,8 @@ def cluster(pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def prepare(cluster: ChangingCluster, connector_archive: Path, keep_data_topics: None) -> Iterator[Prepare]:
-    """A keyspace of two replicas with table `t`, and its connector; gives a session by node 1."""
+    """A function that makes a keyspace with two replicas, table `t` and its connector, and returns a session with node
+    1."""
     connectors: list[Connector] = []
 
     def make(keyspace: str, exit_stack: ExitStack) -> Session:
@@ -93,7 +95,8 @@ def _set(node: CassandraNode, mbean: str, attribute: str, *, value: bool) -> Non
 
 
 def test_what_a_node_missed_comes_from_it_when_hints_are_replayed(cluster: ChangingCluster, prepare: Prepare) -> None:
-    """Node 2 is killed, 300 rows are written and 100 deleted, it comes back: both tell all of it, with equal digests."""
+    """Node 2 misses 300 written and 100 deleted rows while it is down; afterwards both nodes' agents publish all of
+    them."""
     with ExitStack() as exit_stack:
         session = prepare("hinted", exit_stack)
         write(session, "hinted", range(50))
@@ -121,7 +124,8 @@ def test_what_a_node_missed_comes_from_it_when_hints_are_replayed(cluster: Chang
 def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
     cluster: ChangingCluster, prepare: Prepare, is_enabled: bool
 ) -> None:
-    """Without hints node 2 misses 300 of 900 rows. With cdc_on_repair_enabled repaired rows come as events, without they do not."""
+    """Without hints, node 2 misses 300 of 900 rows. The repaired rows come as events only with
+    cdc_on_repair_enabled."""
     keyspace = f"repaired_{is_enabled}".lower()
     second = cluster.sandbox.nodes[1]
     with ExitStack() as exit_stack:
@@ -132,7 +136,7 @@ def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
         write(session, keyspace, range(600))
         cluster.wait_for_keys(keyspace, cluster.agents[1], range(600))
         second.kill()
-        # What is written before that waits for node 2 up to the write timeout, and reaches it without a hint or a repair.
+        # Otherwise these writes would wait for node 2 up to the write timeout, and reach it without a hint or a repair.
         wait_until(
             lambda: second.address not in cluster.sandbox.node.live_nodes(), "node 1 takes node 2 for down", WAIT_S
         )
@@ -144,7 +148,7 @@ def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
         cluster.sandbox.node.repair(keyspace)
         by_second = exit_stack.enter_context(connected(second)).connect()
         assert by_second.execute(f"SELECT COUNT(*) AS rows FROM {keyspace}.t").one().rows == 900
-        # What node 2 is written behind the repair comes behind what the repair brought.
+        # A write to node 2 after the repair comes after the repaired rows in its log.
         write(session, keyspace, [10_000])
         events = cluster.wait_for_keys(keyspace, cluster.agents[1], [10_000])
         repaired = len(events) - before - 1
@@ -161,7 +165,7 @@ def test_a_repair_floods_the_topic_only_where_cassandra_says_so(
 
 
 def test_an_agent_on_another_machine_goes_on_by_the_copied_position(cluster: ChangingCluster, prepare: Prepare) -> None:
-    """Its working directory is gone: what was acknowledged is not sent again, what is in cdc_raw is not lost."""
+    """The working directory is lost: acknowledged events are not sent again, and segments in cdc_raw are not lost."""
     with ExitStack() as exit_stack:
         session = prepare("replaced", exit_stack)
         cluster.agents[0].stop()
@@ -179,7 +183,7 @@ def test_an_agent_on_another_machine_goes_on_by_the_copied_position(cluster: Cha
 
 
 def test_nodes_join_and_leave_and_nothing_is_lost(cluster: ChangingCluster, prepare: Prepare) -> None:
-    """A third node bootstraps, takes writes, and is decommissioned, with an agent beside it as long as it runs."""
+    """A third node bootstraps, takes writes, and is decommissioned; an agent runs beside it all the time."""
     third = cluster.sandbox.waiting_nodes[0]
     with ExitStack() as exit_stack:
         session = prepare("moving", exit_stack)

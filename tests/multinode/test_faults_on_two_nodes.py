@@ -1,4 +1,4 @@
-"""The fault kit on a cluster of two nodes, each with an agent (`make test-multinode`): every row and every change is compared."""
+"""The fault kit on two nodes, each with an agent (`make test-multinode`): every row and every change is compared."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _COUNTS = {
 
 
 def test_the_plan_kills_both_nodes_and_both_agents() -> None:
-    """Another seed must do so, too."""
+    """The plan of another seed must do so, too."""
     plan = draw_plan(_SEED, _COUNTS, nodes=_NODES)
     for kind in (FaultKind.AGENT_KILL, FaultKind.CASSANDRA_KILL):
         assert {fault.node for fault in plan if fault.kind is kind} == {1, 2}, kind
 
 
 def test_nothing_is_lost_on_two_nodes_whatever_is_broken() -> None:
-    """Both hold every row; hints bring what a dead one missed, and each node's changes are all on the topics, in order."""
+    """Both nodes have every row, because hints bring missed writes; each node's changes are all on the topics, in
+    order."""
     folder = Path("build").absolute() / "faults" / "two-nodes"
     options = RunOptions(seed=_SEED, counts=_COUNTS, folder=folder, nodes=_NODES)
     report = run_faults(options, say=print, on_progress=lambda name, step: None)
@@ -43,6 +44,6 @@ def test_nothing_is_lost_on_two_nodes_whatever_is_broken() -> None:
     assert len(report.struck) == sum(_COUNTS.values())
     assert report.broken(FaultKind.NETWORK_CUT) >= 1
     assert report.broken(FaultKind.DISK_SPILL) >= 1 or not report.spill_is_on_another_disk
-    # Each change is in the log of both.
+    # Each change is in the log of both nodes.
     assert report.judged_changes > 1_000
     assert min(table.rows for table in report.tables) > 0

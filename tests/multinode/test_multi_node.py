@@ -1,4 +1,5 @@
-"""Two data centres, and a node that is upgraded in place: what takes too long for every day (`make test-multinode`)."""
+"""Two data centres, and a node that is upgraded in place: tests that take too long for every day (`make
+test-multinode`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _FOLDERS = ("data", "commitlog", "cdc_raw", "hints", "saved_caches")
 def test_one_data_centre_with_agents_tells_what_is_written_in_the_other(
     pulsar: PulsarServer, connector_archive: Path, keep_data_topics: None, tmp_path: Path
 ) -> None:
-    """Agent and connector live in `west`; clients write in `east` at consistency level ONE."""
+    """Agent and connector run in `west`; clients write in `east` at consistency level ONE."""
     options = SandboxOptions(nodes=2, pulsar=False, commitlog_sync_ms=100, data_centers=("west", "east"))
     with Sandbox(options) as running, ExitStack() as exit_stack:
         west, east = running.nodes
@@ -47,7 +48,8 @@ def test_one_data_centre_with_agents_tells_what_is_written_in_the_other(
 
 
 def test_segments_of_three_versions_in_one_folder_are_all_read(pulsar: PulsarServer, tmp_path: Path) -> None:
-    """A node goes from 3.11 by 4.1 to 5.0 without an agent; then one comes, and reads what all three left."""
+    """A node is upgraded from 3.11 through 4.1 to 5.0 without an agent; then an agent starts and reads the segments of
+    all three."""
     folder: Path | None = None
     for number, version in enumerate(("3.11", "4.1", "5.0")):
         base = tmp_path / f"sandbox-{version}"

@@ -1,4 +1,4 @@
-"""One of three nodes stands still with its connections open: reads that do not need it go on (`make test-multinode`)."""
+"""One of three nodes is suspended with open connections: reads that do not need it continue (`make test-multinode`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ pytestmark = [pytest.mark.integration, pytest.mark.multinode, pytest.mark.timeou
 
 _KEYSPACE = "silent"
 _ROUND = 4_000
-# The first statements, which wait for the silent node, are asked of another one after 2 s.
+# The first statements wait for the silent node, and are sent to another one after 2 s.
 _FIRST_WAIT_S = 4.0
 
 
 def test_a_node_that_stands_still_takes_little_of_the_rate(
     pulsar: PulsarServer, connector_archive: Path, keep_data_topics: None
 ) -> None:
-    """Writes, which any two replicas prove, and deletions, which all three would have to: all are published meanwhile."""
+    """Both are published meanwhile: writes, which any two replicas can prove, and deletions, which would need all
+    three."""
     with Sandbox(SandboxOptions(nodes=3, pulsar=False)) as running, ExitStack() as exit_stack:
         contact, _, silent = running.nodes
         session = exit_stack.enter_context(connected(contact)).connect()
@@ -49,7 +50,7 @@ def test_a_node_that_stands_still_takes_little_of_the_rate(
         connector = Connector(pulsar.admin_url, "multi-silent")
         exit_stack.callback(connector.delete)
         connector.create(connector_archive, data_topic_name(_KEYSPACE, "t"), connector_options(contact, _KEYSPACE, "t"))
-        _round(session, writer, topic, range(_ROUND))  # it starts meanwhile
+        _round(session, writer, topic, range(_ROUND))  # The connector starts meanwhile.
         sound_s = _round(session, writer, topic, range(_ROUND, 2 * _ROUND))
         assert silent.pid is not None
         os.kill(silent.pid, signal.SIGSTOP)
@@ -58,14 +59,15 @@ def test_a_node_that_stands_still_takes_little_of_the_rate(
             wait_until(lambda: connector.metric("levels_left_out") >= 1, "the level that is left out in the metrics")
         finally:
             os.kill(silent.pid, signal.SIGCONT)
-        _round(session, writer, topic, range(500))  # with what it answers late
+        _round(session, writer, topic, range(500))  # Including the late answers of the suspended node.
         print(f"{2 * _ROUND} events: {sound_s:.1f} s with three nodes, {silent_s:.1f} s with one that stands still")
         assert silent_s < 1.5 * sound_s + _FIRST_WAIT_S
         assert connector.status()["numRestarts"] == 0
 
 
 def _round(session: Session, writer: EventsWriter, topic: DataTopic, keys: Sequence[int]) -> float:
-    """Events of writes and of deletions of these keys, by each node in turn; the seconds until each has its record."""
+    """Send events of writes and deletions of these keys, from each node in turn; return the seconds until each has its
+    record."""
     nodes = [host.host_id for host in session.cluster.metadata.all_hosts()]
     began, before = time.monotonic(), len(topic.records)
     for at, start in enumerate(range(keys[0], keys[-1] + 1, 500)):

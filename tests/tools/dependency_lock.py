@@ -42,15 +42,15 @@ def locked(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def _requirements(lock: Path) -> list[str]:
-    """One text for each package, on several lines."""
+    """One text for each package, with its continuation lines."""
     lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return re.split(r"\n(?=\S)", "\n".join(lines))
 
 
 def main() -> None:
-    """With the options that pip-compile is to have."""
+    """Write both locks, with the command line's options for pip-compile."""
     extras = [word for extra in _EXTRAS for word in ("--extra", extra)]
-    # setuptools, which builds us, counts as unsafe there.
+    # pip-compile takes setuptools, which builds this project, for unsafe.
     options = [
         "--generate-hashes",
         "--no-reuse-hashes",

@@ -1,4 +1,4 @@
-"""The commands in the documents and in the messages of the programs, for the tests that check them."""
+"""The commands in documents and in messages of the programs, for tests that check them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DOCUMENTS", "ROOT", "block_commands", "blocks", "inline_commands", "
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCUMENTS: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK: Final = re.compile(r"^[ ]*```(\w+)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
-# What is indented by six or more goes on with the line before.
+# Lines that are indented by six or more spaces continue the line before.
 _INDENTED: Final = re.compile(r"^    (?:cdc|make|pulsar-admin) .*(?:\n {6,}.*)*$", re.MULTILINE)
 _INLINE: Final = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _CODE: Final = ("clients", "schemas", "runtime", "change_agent", "source_connector", "spark_bridge", "cdc")
@@ -27,7 +27,8 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
 
 
 def block_commands() -> list[str]:
-    """Each command of the `sh` blocks and of blocks that are indented by four, continuation lines joined."""
+    """Each command of the `sh` blocks and of blocks that are indented by four spaces, with joined continuation
+    lines."""
     commands = []
     for block in [*(text for _, text in blocks("sh")), *_indented()]:
         for line in block.replace("\\\n", " ").splitlines():
@@ -38,7 +39,7 @@ def block_commands() -> list[str]:
 
 
 def _indented() -> Iterator[str]:
-    """What may be left out, in brackets, is there."""
+    """Commands of indented blocks, including their optional parts in brackets."""
     for document in DOCUMENTS:
         if document.parent.name != "reference":
             for found in _INDENTED.finditer(document.read_text(encoding="utf-8")):
@@ -47,14 +48,15 @@ def _indented() -> Iterator[str]:
 
 
 def inline_commands(program: str) -> list[str]:
-    """What stands in backticks within a sentence and begins with this program. Arguments may be left out there."""
+    """The commands of this program in backticks within sentences. Their arguments may be left out."""
     texts = (_BLOCK.sub("", document.read_text(encoding="utf-8")) for document in DOCUMENTS)
     found = {re.sub(r"\s+", " ", each[1]) for text in texts for each in _INLINE.finditer(text)}
     return sorted(each for each in found if each.startswith(f"{program} "))
 
 
 def message_commands(program: str) -> list[str]:
-    """Commands in the messages of the programs; VALUE stands for what differs. Arguments may be left out there."""
+    """The commands of this program in messages of the programs, with VALUE for variable parts. Their arguments may be
+    left out."""
     found: set[str] = set()
     bare = re.compile(rf"(?<=[`\" ]){program} (?!and )[a-z][a-zA-Z-]*(?: [^`\",;()]*)?")
     for path in (each for folder in _CODE for each in (ROOT / folder).rglob("*.py")):
@@ -65,7 +67,8 @@ def message_commands(program: str) -> list[str]:
 
 
 def _as_typed(text: str) -> str:
-    """Without the end of its sentence; `{option}` and `{self.arguments}` are whole options, all else in braces a value."""
+    """The command without the end of its sentence. `{option}` and `{self.arguments}` become whole options, other braces
+    a value."""
     text = re.sub(r"(?:\\n)?[ .]*$", "", re.sub(r"\s+", " ", text))
     text = text.replace("{option}", "--limit 1").replace("{self.arguments}", "--name VALUE")
     return re.sub(r"\{[^}]*\}|%s", "VALUE", text)

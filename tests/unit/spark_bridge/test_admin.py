@@ -1,4 +1,4 @@
-"""Answers of an admin service that is there and does not help; those of a real one are integration tests."""
+"""Answers of an admin service that runs but refuses or fails; integration tests use a real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.servers.http_brokers import Answering, Broker, Request, broker, owner
 
 
 class AnsweringServer(HTTPServer):
-    """Gives the answers in order, the last one for ever, and keeps what it was asked."""
+    """Gives the answers in order, repeats the last one, and keeps the requests."""
 
     def __init__(self, answers: list[tuple[int, str]]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (http.server's name)
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def options(server: AnsweringServer | Broker, **more: str) -> BridgeOptions:
 
 @pytest.mark.parametrize("server", [[(401, '{"reason": "Token expired"}')]], indirect=True)
 def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
-    """The token is sent, its refusal is passed on with the options to look at, and the token is not shown."""
+    """The token is sent. Its refusal becomes an error that names the options to check, and does not show the token."""
     with PulsarAdmin(options(server)) as admin, pytest.raises(PulsarUnreachableError) as error:
         admin.topic_partitions()
     assert server.asked == [("/admin/v2/persistent/public/default/t/partitions", "Bearer tell-nobody")]
@@ -85,7 +85,7 @@ def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
 
 @pytest.mark.parametrize("server", [[(503, "starting"), (503, "starting"), (200, '{"partitions": 2}')]], indirect=True)
 def test_a_service_that_is_starting_is_asked_again(server: AnsweringServer) -> None:
-    """A broker that hands the topic over answers 5xx for a moment."""
+    """A broker that hands over a topic answers 5xx for a moment."""
     with PulsarAdmin(options(server)) as admin:
         assert admin.topic_partitions() == [
             "persistent://public/default/t-partition-0",
@@ -106,7 +106,7 @@ def test_patience_ends(server: AnsweringServer) -> None:
 
 @pytest.mark.parametrize("server", [[(404, '{"reason": "Namespace not found"}')]], indirect=True)
 def test_what_is_missing_is_named(server: AnsweringServer) -> None:
-    """Pulsar's own reason tells a missing namespace from a missing topic."""
+    """Pulsar's own reason distinguishes a missing namespace from a missing topic."""
     with PulsarAdmin(options(server)) as admin, pytest.raises(TopicError) as error:
         admin.topic_partitions()
     assert str(error.value) == (
@@ -116,7 +116,7 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
 
 @pytest.mark.parametrize("server", [[(404, '{"reason": "Topic not found"}')]], indirect=True)
 def test_a_backfill_of_a_table_without_cdc_is_told_the_statement(server: AnsweringServer) -> None:
-    """Nobody should make the events topic by hand: the agent does, with its partitions and subscription."""
+    """The events topic must not be made by hand: the agent makes it, with its partitions and subscription."""
     with pytest.raises(
         TopicError, match=r'an agent makes it when shop\."Orders" has CDC\. Run ALTER TABLE shop\."Orders" WITH'
     ):
@@ -132,7 +132,7 @@ STORAGE = {
 
 
 def test_the_broker_that_owns_a_topic_is_asked() -> None:
-    """Brokers behind no proxy: the first one sends everybody to the owner, who is told who asks."""
+    """Without a proxy, each broker redirects to the owner of a topic; the owner gets the credentials, too."""
     with broker(owner_of_all(STORAGE)) as owner, broker(redirects_to(owner.url)) as first:
         with PulsarAdmin(options(first)) as admin:
             assert admin.storage(TOPIC)[1] == {"s": Position(7, 1)}
@@ -148,7 +148,7 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
 
 
 def test_a_cursor_has_the_name_of_its_subscription() -> None:
-    """Pulsar encodes it."""
+    """Pulsar URL-encodes the name of the cursor."""
     cursors = {"team%2Fsub+one%7E": {"markDeletePosition": "7:1"}}
     with broker(owner_of_all(STORAGE | {"cursors": cursors})) as owner, PulsarAdmin(options(owner)) as admin:
         assert admin.storage(TOPIC)[1] == {"team/sub one~": Position(7, 1)}
@@ -156,7 +156,7 @@ def test_a_cursor_has_the_name_of_its_subscription() -> None:
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_an_encrypted_owner_is_asked_with_the_certificates_that_are_trusted(tmp_path: Path, is_trusted: bool) -> None:
-    """Although the first broker is not encrypted."""
+    """This also holds if the first broker is not encrypted."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("broker", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -188,7 +188,7 @@ def test_an_encrypted_owner_is_asked_with_the_certificates_that_are_trusted(tmp_
     ids=["no address", "no target", "nobody there"],
 )
 def test_a_redirect_that_leads_nowhere_is_no_answer(answering: Answering, reason: str) -> None:
-    """An empty body is no position: the error says where the way ended."""
+    """An empty body is no position: the error says at which address the redirects ended."""
     with (
         broker(answering) as first,
         PulsarAdmin(options(first), patience_s=0.1) as admin,
@@ -199,7 +199,7 @@ def test_a_redirect_that_leads_nowhere_is_no_answer(answering: Answering, reason
 
 
 def test_brokers_that_disagree_for_a_moment_are_asked_again() -> None:
-    """While a topic moves, each of two may take the other for its owner."""
+    """While a topic moves, two brokers may each redirect to the other one."""
     with broker(owner_of_all(None)) as one, broker(redirects_to(one.url)) as two:
 
         def until_the_third(request: Request) -> tuple[int, dict[str, str], object]:
@@ -227,7 +227,7 @@ def test_without_a_topic_of_schema_changes_there_is_nothing_to_follow(server: An
 def test_a_refused_topic_of_schema_changes_is_an_error_if_it_was_named(
     server: AnsweringServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job that worked before this topic was read goes on, and one line says so."""
+    """Otherwise the job continues, and one line says so: it worked before it read this topic."""
     with TopicClearings(options(server)) as clearings:
         assert [clearings.read(), clearings.read()] == [(), ()]
     assert [each.getMessage().partition(":")[0] for each in caplog.records] == [

@@ -1,4 +1,4 @@
-"""Numbers that users give to jobs, in Python: refused at once, in the words of the argument."""
+"""Numbers that users pass to jobs in Python: wrong ones are refused at once, with the name of the argument."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_SPARK = cast("SparkSession", None)
 
 @pytest.mark.parametrize("rate", [0, -5, math.inf, math.nan])
 def test_a_rate_is_above_0(rate: float) -> None:
-    """Without one there is no limit."""
+    """None means no limit."""
     with pytest.raises(ConfigError, match=f"rows_per_second: {rate} is no rate"):
         backfill(_NO_SPARK, _OPTIONS, _ACCESS, "k", "t", rows_per_second=rate)
     with pytest.raises(ConfigError, match=f"rows_per_second: {rate} is no rate"):
@@ -37,7 +37,7 @@ def test_a_rate_is_above_0(rate: float) -> None:
 
 @pytest.mark.parametrize("seconds", [-1, MOST_SECONDS + 1, math.inf, math.nan])
 def test_an_interval_is_a_time_that_ends(seconds: float) -> None:
-    """Of 0 too: micro-batches without a pause."""
+    """An interval of 0 is allowed, too: micro-batches without a pause."""
     with pytest.raises(ConfigError, match=r"follow_interval_s: .* is no interval: give seconds from 0 to 31,536,000"):
         mirror(_NO_SPARK, _OPTIONS, "/lake", follow_interval_s=seconds)
     with pytest.raises(ConfigError, match=r"follow_interval_s: .* is no interval"):
@@ -51,7 +51,7 @@ def test_an_interval_is_a_time_that_ends(seconds: float) -> None:
 
 @pytest.mark.parametrize("days", [MOST_DAYS + 1, math.inf, -math.inf, math.nan])
 def test_a_retention_has_a_limit(days: float) -> None:
-    """It would have ended the mirror after an hour, and each run from then on."""
+    """An unlimited one would have ended the mirror after an hour, and then each later run."""
     with pytest.raises(ConfigError, match=r"tombstone_retention_days: .* is no retention: give days up to 36,500"):
         mirror(_NO_SPARK, _OPTIONS, "/lake", tombstone_retention_days=days)
     for good in (-1, 0, 7, MOST_DAYS):
@@ -72,7 +72,7 @@ def test_a_retention_has_a_limit(days: float) -> None:
 def test_jobs_beside_a_mirror_take_its_options(
     first_step: str, job: Callable[[dict[str, str | int]], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit of micro-batches says nothing to them, whatever the version of PySpark: they get beyond the options."""
+    """A limit of micro-batches does not apply to these jobs: they accept it with every version of PySpark."""
 
     class Begun(Exception):  # noqa: N818
         pass

@@ -1,4 +1,4 @@
-"""One set of options for the broker's protocol and the admin service."""
+"""One set of options authenticates at the broker and at the admin service."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_nothing_is_said_without_authentication() -> None:
 
 
 def test_a_token_given_or_in_a_file(tmp_path: Path) -> None:
-    """`token:` carries it, `file://` names a file; a last newline is not part of it."""
+    """`token:` contains the token, `file://` names a file with it; a final newline is ignored."""
     file = tmp_path / "token"
     file.write_text("abc\n")
     for params in ("token:abc", f"file://{file}"):
@@ -53,12 +53,12 @@ def test_user_and_password() -> None:
 
 
 def test_a_certificate_and_its_key() -> None:
-    """AuthenticationTls: the paths of Pulsar's client.conf."""
+    """AuthenticationTls takes the paths as in Pulsar's client.conf."""
     assert http_certificate(options(TLS_PLUGIN, "tlsCertFile:/c.pem,tlsKeyFile:/k.pem")) == ("/c.pem", "/k.pem")
 
 
 def test_a_certificate_that_is_not_there_is_one_line() -> None:
-    """For connections that are not the client library's, too."""
+    """This also holds for connections that the client library does not make."""
     with pytest.raises(ConfigError, match=r"^authParams: the client certificate cannot be used \(.*No such file"):
         verification(options(TLS_PLUGIN, "tlsCertFile:/nowhere/c.pem,tlsKeyFile:/nowhere/k.pem"))
 
@@ -77,7 +77,7 @@ def test_a_certificate_that_is_not_there_is_one_line() -> None:
     ],
 )
 def test_wrong_parameters_say_the_right_form_and_not_the_secret(plugin: str, params: str, message: str) -> None:
-    """One line for each plugin."""
+    """The error is one line for each plugin."""
     given = options(plugin, params)
     with pytest.raises(ConfigError) as error:
         http_certificate(given) if plugin == TLS_PLUGIN else http_headers(given)
@@ -90,7 +90,8 @@ def oauth2(issuer_url: str, private_key: str, **more: str) -> BridgeOptions:
 
 
 def test_a_token_of_oauth2_is_asked_for_once_until_it_ends(tmp_path: Path) -> None:
-    """Every micro-batch asks the admin service anew, and issuers count their tokens. The broker's client has its own."""
+    """Every micro-batch asks the admin service, and issuers count their tokens. The broker's client gets its own
+    token."""
     with token_issuer() as issuer, broker(owner_of_all({"partitions": 2})) as admin_service:
         given = oauth2(issuer.url, key_file(tmp_path / "key.json", "reader"), adminUrl=admin_service.url)
         for _ in range(2):
@@ -105,7 +106,8 @@ def test_a_token_of_oauth2_is_asked_for_once_until_it_ends(tmp_path: Path) -> No
 
 
 def test_an_issuer_is_trusted_as_the_broker_is(tmp_path: Path) -> None:
-    """By `tlsTrustCertsFilePath`; without it, and with one that holds no certificates, the line says what to look at."""
+    """`tlsTrustCertsFilePath` counts for the issuer. Without it, or with a file without certificates, the error names
+    it."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("issuer", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -147,7 +149,7 @@ def _is_a_page(issuer: Issuer) -> None:
     ],
 )
 def test_an_issuer_that_gives_no_token_is_told(changed: Callable[[Issuer], None], reason: str, tmp_path: Path) -> None:
-    """Before the admin service is asked, in one line with both addresses."""
+    """The error comes before a request to the admin service, in one line with both addresses."""
     with token_issuer() as issuer:
         changed(issuer)
         given = oauth2(issuer.url, key_file(tmp_path / "key.json", "refused"))
@@ -159,7 +161,7 @@ def test_an_issuer_that_gives_no_token_is_told(changed: Callable[[Issuer], None]
 
 
 def test_an_issuer_that_is_starting_is_asked_again(tmp_path: Path) -> None:
-    """As long as the admin service would be; then its last answer is told."""
+    """The issuer is retried for as long as the admin service would be; then its last answer becomes the error."""
     with token_issuer() as issuer:
         issuer.answers[TOKEN_PATH] = (503, b"")
         given = oauth2(issuer.url, key_file(tmp_path / "key.json", "patient"))
@@ -169,7 +171,7 @@ def test_an_issuer_that_is_starting_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_key_file_that_is_not_there_is_told_for_broker_and_admin_service() -> None:
-    """The client itself would say no more than that it cannot authenticate; the file has to be on every worker."""
+    """The client itself would only report that it cannot authenticate. The file must be on every worker."""
     given = oauth2("http://127.0.0.1:1", "file:///nowhere/key.json")
     for ask in (client_authentication, http_headers):
         with pytest.raises(ConfigError) as error:
@@ -180,7 +182,7 @@ def test_a_key_file_that_is_not_there_is_told_for_broker_and_admin_service() -> 
 
 
 def test_a_task_that_gets_no_token_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The client in a worker asks for itself: its secret is in no line of it, and the error names the options."""
+    """The client in a worker asks for its own token: the error names the options, and no line shows the secret."""
     with token_issuer() as issuer, socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"pulsar://127.0.0.1:{listening.getsockname()[1]}"
         key = key_file(tmp_path / "key.json", "reader", "another secret")
@@ -198,7 +200,7 @@ def test_a_task_that_gets_no_token_says_so(tmp_path: Path, capfd: pytest.Capture
 
 
 def test_no_secret_of_oauth2_prints(tmp_path: Path) -> None:
-    """Neither an inline key's, nor a token."""
+    """Neither the secret of an inline key nor a token is shown."""
     params = json.dumps({"issuer_url": "https://h", "private_key": f"data:application/json;base64,{CLIENT_SECRET}"})
     given = options(OAUTH2_PLUGIN, params)
     assert CLIENT_SECRET not in f"{given!r} {given}"

@@ -1,4 +1,4 @@
-"""What the jobs set in a session of their own."""
+"""Settings of the jobs' own sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_bridge.jobs.batch_session import fit_session, pin_session
 
 
 class Session:
-    """Its settings, and a cluster of two cores."""
+    """A session with its settings, on a cluster of two cores."""
 
     def __init__(self) -> None:
         self.settings: dict[str, str] = {}
@@ -31,7 +31,8 @@ class Session:
 
 @pytest.mark.parametrize("fit", [pin_session, lambda session: fit_session(session, 1, 1)])
 def test_old_dates_are_stored_and_published_as_they_are(fit: Callable[[SparkSession], None]) -> None:
-    """In files and in Avro, whatever calendar the user's session has: by default Spark 3.5 refuses a date such as 0001-01-01."""
+    """This holds for files and Avro with any calendar setting of the user's session: Spark 3.5 refuses 0001-01-01 by
+    default."""
     session = Session()
     fit(cast(SparkSession, session))
     calendars = {name: value for name, value in session.settings.items() if "RebaseMode" in name}

@@ -1,4 +1,4 @@
-"""Token ranges, and what a job says of its access to Cassandra."""
+"""Token ranges, and the checks of a job's access to Cassandra."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
 @pytest.mark.parametrize("count", [1, 2, 3, 64, 1000])
 def test_ranges_cover_the_ring_without_gap_or_overlap(count: int) -> None:
-    """(start, end] each; no partition has the smallest token of all."""
+    """Each range is (start, end]; no partition has the smallest token."""
     ranges = token_ranges(count)
     assert len(ranges) == count
     assert (ranges[0][0], ranges[-1][1]) == (SMALLEST, LARGEST)
@@ -27,7 +27,7 @@ def test_ranges_cover_the_ring_without_gap_or_overlap(count: int) -> None:
 
 
 def test_a_range_of_tokens_is_divided_alike_and_a_wrong_one_is_refused() -> None:
-    """(start, end]; a range narrower than the count gives fewer parts."""
+    """Parts are (start, end]; a range with fewer tokens than the count gives fewer parts."""
     assert token_ranges(2, (-10, 10)) == [(-10, 0), (0, 10)]
     assert token_ranges(64, (0, 2)) == [(0, 1), (1, 2)]
     for wrong in ((5, 5), (5, 4), (0, 1 << 63)):
@@ -36,7 +36,7 @@ def test_a_range_of_tokens_is_divided_alike_and_a_wrong_one_is_refused() -> None
 
 
 def test_the_password_is_not_shown_and_the_level_is_checked() -> None:
-    """`repr` has no password; a wrong consistency level is named before anything is connected."""
+    """`repr` does not show the password, and a wrong consistency level is refused before a connection."""
     access = CassandraAccess(contact_points=("127.0.0.1",), username="u", password="tell-nobody", consistency="MOST")
     assert "tell-nobody" not in repr(access)
     with pytest.raises(ConfigError, match="consistency: 'MOST' is no consistency level of Cassandra"):
@@ -73,7 +73,7 @@ _TABLE = TableMetadata(
 def test_a_row_is_read_for_the_write_time_of_its_newest_cell_or_static_cell(
     name_us: int | None, note_us: int | None, is_read: bool
 ) -> None:
-    """What it is told by is the regular cell: by its time the connector proves that it has read the row."""
+    """The event has the write time of the regular cell, by which the connector proves that it has read the row."""
     access = CassandraAccess(contact_points=("127.0.0.1",))
     reader = RangeReader(access, _TABLE, keys_only=True, written=[(10, 20)])
     assert 'WRITETIME("name"), WRITETIME("note"), token("pk")' in reader.statement

@@ -1,4 +1,4 @@
-"""TLS to Cassandra for Spark's jobs: what is wrong with the files is said before anything connects."""
+"""TLS to Cassandra for Spark's jobs: errors in the files are reported before a connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_bridge.jobs.cassandra_tls import CassandraTls
 
 
 def test_a_key_without_a_certificate_is_refused() -> None:
-    """Left out it would connect without our certificate, and the node would say only that it wants one."""
+    """If it were ignored, the connection would have no certificate, and the node's error would not give the reason."""
     with pytest.raises(ConfigError, match=r"tls\.key: /etc/key\.pem is the key of no certificate"):
         CassandraTls(key="/etc/key.pem").context()
 
@@ -26,6 +26,6 @@ def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
 
 
 def test_certificates_are_asked_for_whether_or_not_the_name_is_checked() -> None:
-    """Without the name, a node must still have a certificate of an authority that is trusted."""
+    """Without a check of the host name, the node must still have a certificate of a trusted authority."""
     context = CassandraTls(verify_hostname=False).context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, False)

@@ -1,4 +1,4 @@
-"""Names of rows and cells that Cassandra takes for one although their bytes differ: decimals and varints."""
+"""Keys of rows and cells that are equal for Cassandra although their bytes differ: decimals and varints."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _USER_TYPE = UserType("k", "t", ("a", "b"), (_DECIMAL, _INT), True)
     ],
 )
 def test_equal_values_have_one_form(cql_type: CqlType, same: Sequence[bytes], other: Sequence[bytes]) -> None:
-    """Also deep inside a frozen value; an empty value is none of them."""
+    """This also holds within frozen values; an empty value equals none of them."""
     form = canonical_form(cql_type)
     assert form is not None
     assert len({form(each) for each in same}) == 1
@@ -78,7 +78,7 @@ def test_equal_values_have_one_form(cql_type: CqlType, same: Sequence[bytes], ot
 
 @pytest.mark.parametrize("cql_type", [_INT, NativeType("double"), MapType(_INT, _INT, True), VectorType(_INT, 2)])
 def test_other_types_cost_nothing(cql_type: CqlType) -> None:
-    """Their bytes are what Cassandra compares; changes pass as they are."""
+    """Cassandra compares the bytes of these types, so changes pass unchanged."""
     assert canonical_form(cql_type) is None
     changes = [Change("row", (b"x",), cells=[(("v", None), Cell(b"a", 1))])]
     assert EqualValues(_table(cql_type), {"m": MapType(_INT, _DECIMAL)}).unified(changes) is changes
@@ -91,7 +91,7 @@ _FIELDS = st.lists(st.none() | st.sampled_from([b"", b"\0\0\0\1", b"\xff\xff\xff
 def test_fields_that_are_missing_at_the_end_are_nulls(
     left: Sequence[bytes | None], right: Sequence[bytes | None]
 ) -> None:
-    """As after ALTER TYPE ADD: TupleType.compareCustom. The order finds the same values equal."""
+    """This is so after ALTER TYPE ADD: TupleType.compareCustom. The order takes the same values for equal."""
     fields = TupleType((_INT, _INT, _INT))
     form, order = canonical_form(fields), order_of(fields)
     assert form is not None
@@ -105,7 +105,7 @@ _DECIMALS = st.builds(_decimal, st.integers(-300, 300), st.integers(-3, 3))
 
 @given(_DECIMALS, _DECIMALS)
 def test_forms_are_equal_where_cassandra_finds_no_order(left: bytes, right: bytes) -> None:
-    """BigDecimal.compareTo."""
+    """Equal means equal by BigDecimal.compareTo."""
     form, order = canonical_form(_DECIMAL), order_of(_DECIMAL)
     assert form is not None
     assert (form(left) == form(right)) == (order(left) == order(right))
@@ -124,7 +124,7 @@ def _table(clustering: CqlType) -> TableMetadata:
 
 
 def test_a_row_and_an_element_that_are_written_differently_are_one() -> None:
-    """The later write wins, in both views; of two rows with the same element each shows its own bytes."""
+    """The later write wins in both views; if two rows have the same element, each shows its own bytes."""
     same = EqualValues(_table(_DECIMAL), {"v": _INT, "s": SetType(_DECIMAL), "m": MapType(_VARINT, _INT)})
     changes = [
         Change("row", (_ONE,), cells=[(("v", None), Cell(b"old", 1)), (("s", _HUNDRED), Cell(b"", 1))]),
@@ -151,7 +151,7 @@ def _inserted(clustering: bytes, writetime: int) -> Mapping[str, object]:
 
 
 def test_the_table_at_a_moment_has_one_row_for_equal_clusterings() -> None:
-    """As one task of Spark folds it."""
+    """One task of Spark folds it this way."""
     table = _table(_DECIMAL)
     schema = to_arrow_schema(spark_schema("cql"))
     fields = pa.schema([schema.field(each) for each in CHANGE_COLUMNS])

@@ -1,4 +1,4 @@
-"""Cassandra's rules of reconciliation: cases from its sources, and what must hold for any changes in any order."""
+"""Cassandra's rules of reconciliation: cases from its sources, and properties for all changes in any order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _tombstone(writetime: int, local_deletion_time: int = 5) -> Cell:
     ],
 )
 def test_of_two_cells_that_one_stays_which_cassandra_keeps(winner: Cell, loser: Cell) -> None:
-    """Cells.reconcile, from either side."""
+    """The rule of Cells.reconcile, with the cells in either order."""
     assert newer_cell(winner, loser) == newer_cell(loser, winner) == winner
 
 
@@ -77,7 +77,7 @@ def test_of_two_cells_that_one_stays_which_cassandra_keeps(winner: Cell, loser: 
     ],
 )
 def test_of_two_markers_that_one_stays_which_cassandra_keeps(winner: Marker, loser: Marker) -> None:
-    """LivenessInfo.supersedes, from either side."""
+    """The rule of LivenessInfo.supersedes, with the markers in either order."""
     assert newer_marker(winner, loser) == newer_marker(loser, winner) == winner
 
 
@@ -95,12 +95,12 @@ def test_of_two_markers_that_one_stays_which_cassandra_keeps(winner: Marker, los
     ],
 )
 def test_a_part_lives_until_its_second(part: Cell | Marker, now_s: int, lives: bool) -> None:
-    """Cell.isLive, LivenessInfo.isLive."""
+    """The rules of Cell.isLive and LivenessInfo.isLive."""
     assert is_live(part, now_s) is lives
 
 
 def test_a_deletion_takes_what_was_written_at_its_time() -> None:
-    """DeletionTime.deletes."""
+    """The rule of DeletionTime.deletes."""
     assert [deletes(Deletion(5, 1), each) for each in (4, 5, 6)] == [True, True, False]
     assert not deletes(None, 0)
 
@@ -151,7 +151,7 @@ def _folded(changes: Sequence[Change], until_us: int | None = None) -> dict[obje
 
 @given(_CHANGES, st.randoms(use_true_random=False), st.integers(0, 4))
 def test_neither_order_nor_copies_of_changes_matter(changes: list[Change], random: object, until_us: int) -> None:
-    """Replicas' copies come in any order; so for a table at a moment."""
+    """Copies of replicas come in any order; this also holds for a table at a moment."""
     shuffled = changes * 2
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert _folded(shuffled) == _folded(changes)
@@ -161,7 +161,7 @@ def test_neither_order_nor_copies_of_changes_matter(changes: list[Change], rando
 
 @given(_CHANGES, st.integers(0, 4))
 def test_a_moment_knows_nothing_of_what_is_later(changes: list[Change], until_us: int) -> None:
-    """What remains then is what remains of the earlier parts alone."""
+    """The result is that of the earlier changes alone."""
     for marker, cells in _folded(changes, until_us).values():  # type: ignore[misc, attr-defined]
         assert marker is None or marker.writetime <= until_us
         assert all(each.writetime <= until_us for each in cells.values())
@@ -188,7 +188,7 @@ def test_what_remains_is_what_nothing_in_the_history_replaced(changes: list[Chan
 
 @given(st.lists(_CELLS, min_size=1, max_size=6))
 def test_the_cell_that_stays_is_the_last_in_order(cells: list[Cell]) -> None:
-    """One rule, not two; associative, so that partial folds may be folded."""
+    """Both follow one rule, which is associative, so that partial folds may be folded."""
     kept = cells[0]
     for each in cells[1:]:
         kept = newer_cell(kept, each)
@@ -197,7 +197,7 @@ def test_the_cell_that_stays_is_the_last_in_order(cells: list[Cell]) -> None:
 
 
 def test_the_history_of_a_cell_says_what_ended_each_version() -> None:
-    """By whatever came first: another value, a tombstone, a deletion."""
+    """The first thing that ended a version counts: another value, a tombstone, or a deletion."""
     first, second, gone, last = Cell(b"a", 1), Cell(b"b", 3), _tombstone(6), Cell(b"d", 8)
     assert list(ends_of([last, second, first, gone, first], [Deletion(4, 0), Deletion(2, 0)])) == [
         (first, 2, "deletion"),
@@ -220,14 +220,14 @@ _SHARDS = st.dictionaries(
 
 @given(_SHARDS, _SHARDS, _SHARDS)
 def test_counters_merge_in_any_order(one: bytes, two: bytes, three: bytes) -> None:
-    """Commutative, associative, idempotent."""
+    """The merge is commutative, associative and idempotent."""
     assert merged_counters(one, two) == merged_counters(two, one)
     assert merged_counters(merged_counters(one, two), three) == merged_counters(one, merged_counters(two, three))
     assert merged_counters(one, one) == one
 
 
 def test_a_counter_is_the_sum_of_the_latest_shares() -> None:
-    """A tombstone wins whatever its time."""
+    """A tombstone wins with any write time."""
     one, two = _context((b"a" * 16, 1, 5), (b"b" * 16, 7, 1)), _context((b"a" * 16, 2, 4))
     assert counter_total(merged_counters(one, two)) == 5
     assert newer_counter(Cell(one, 1), Cell(two, 9)) == Cell(merged_counters(one, two), 9)
@@ -245,7 +245,8 @@ _COUNTERS = st.lists(
 def test_a_counter_counts_no_share_that_a_deletion_covers(
     cells: list[Cell], deletion: Deletion | None, random: object
 ) -> None:
-    """Cassandra takes away what the deletion covers before it merges; cells that were left out early make no difference."""
+    """Cassandra removes the shares that the deletion covers before it merges; removing cells earlier makes no
+    difference."""
     changes = [Change("row", (_int(1),), cells=[(("v", None), each)]) for each in cells]
     if deletion is not None:
         changes.append(Change("row_deletion", (_int(1),), deletion=deletion))
@@ -259,7 +260,7 @@ def test_a_counter_counts_no_share_that_a_deletion_covers(
 
 
 def test_a_share_from_before_a_deletion_does_not_come_back() -> None:
-    """One node counted before it, another one since."""
+    """One node counted before the deletion, and another one after it."""
     before, since = Cell(_context((b"a" * 16, 1, 5)), 1), Cell(_context((b"b" * 16, 1, 2)), 9)
     partition = Partition(_covers, is_counter=True)
     partition.add(Change("row", (_int(1),), cells=[(("v", None), before)]))
@@ -269,7 +270,7 @@ def test_a_share_from_before_a_deletion_does_not_come_back() -> None:
 
 
 def test_a_counter_keeps_one_cell_of_each_node() -> None:
-    """Memory does not grow with the number of its updates."""
+    """So memory does not grow with the number of updates."""
     kept: Sequence[Cell] = ()
     for time in range(1, 100):
         kept = counter_cells(kept, Cell(_context((bytes([time % 3]) * 16, time, time)), time))
@@ -317,14 +318,14 @@ def _list(*values: bytes) -> bytes:
     ids=lambda value: "values" if isinstance(value, list) else str(value),
 )
 def test_values_sort_as_cassandra_sorts_them(cql_type: CqlType, ordered: list[bytes]) -> None:
-    """Ascending, each before all behind it."""
+    """The values are in ascending order, and each one sorts before all later ones."""
     order = order_of(cql_type)
     assert all(order(low) < order(high) for low, high in itertools.combinations(ordered, 2))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_a_range_holds_the_rows_between_its_bounds(is_reversed: bool) -> None:
-    """Bounds stand in the order of the table: of a descending column the larger value first."""
+    """Bounds are in the order of the table: in a descending column the larger value comes first."""
     order = ClusteringOrder([(_INT, is_reversed), (_INT, False)])
     rows = [(_int(first), _int(second)) for first in (1, 2, 3) for second in (1, 2)]
     low, high = (_int(3 if is_reversed else 1),), (_int(1 if is_reversed else 3),)

@@ -1,4 +1,5 @@
-"""The reader of archives beside Cassandra's own reader: golden segments of every kind, and what is wrong with an archive."""
+"""The reader of archives compared with Cassandra's own reader on golden segments of every kind, and errors of
+archives."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def _options(url: str, **given: str) -> CommitLogOptions:
 
 
 def _read(reader: CommitLogReader) -> Iterator[Row]:
-    """As Spark does it: plan, then every task."""
+    """Read as Spark does: plan, then run every task."""
     for partition in reader.partitions():
         for batch in reader.read(partition):
             yield from batch.to_pylist()
@@ -71,7 +72,7 @@ def _deletion(deletion: Row) -> Row:
 
 
 def _update(rows: list[Row]) -> Row:
-    """The rows of one update as Cassandra's reader prints it."""
+    """The rows of one update in the form that Cassandra's reader prints."""
     first = rows[0]
     by_kind = {kind: [each for each in rows if each["kind"] == kind] for kind in {each["kind"] for each in rows}}
     (partition,) = by_kind.get("partition_deletion", [None])
@@ -100,7 +101,7 @@ def _update(rows: list[Row]) -> Row:
 
 
 def _updates(rows: list[Row]) -> dict[tuple[int, str], Row]:
-    """By position and table; without updates in which nothing is left."""
+    """Updates by position and table, without empty ones."""
     found: dict[tuple[int, str], list[Row]] = {}
     for each in rows:
         found.setdefault((each["position"], each["table_id"]), []).append(each)
@@ -119,7 +120,7 @@ def _expected(golden: GoldenSegment) -> dict[tuple[int, str], Row]:
 
 @pytest.mark.parametrize("golden", [*GOLDEN_SEGMENTS, *ENCODED_SEGMENTS], ids=lambda each: each.line)
 def test_an_archive_says_what_cassandras_own_reader_says(tmp_path: Path, golden: GoldenSegment) -> None:
-    """Plain, compressed and encrypted, of every version: each cell, deletion and marker."""
+    """Every cell, deletion and marker is equal, in plain, compressed and encrypted segments of every version."""
     more = {"commitlogOptions": str(golden.options_file)} if golden.options_file.exists() else {}
     rows = _rows(archive_of(tmp_path, [golden]), values="cql", damagedSegments="report", **more)
     mine = [each for each in rows if each["keyspace"] == "golden"]
@@ -129,7 +130,7 @@ def test_an_archive_says_what_cassandras_own_reader_says(tmp_path: Path, golden:
 
 
 def test_a_task_is_a_segment_and_only_the_wanted_table_is_read(tmp_path: Path) -> None:
-    """No other table's changes come, and no faults of tables that are not known."""
+    """Changes of other tables do not come, and neither do faults of unknown tables."""
     second = next(each for each in GOLDEN_SEGMENTS if each.line == "4.1")
     url = archive_of(tmp_path, [second, _PLAIN])
     tables = {update["table"] for update in _expected(_PLAIN).values()}
@@ -144,7 +145,7 @@ def test_a_task_is_a_segment_and_only_the_wanted_table_is_read(tmp_path: Path) -
 
 
 def test_filters_of_a_query_prune_segments_and_stay_sparks(tmp_path: Path) -> None:
-    """Spark applies them once more; what cannot be pruned by is left alone."""
+    """Spark applies the filters again; filters that cannot prune segments are ignored."""
     second = next(each for each in GOLDEN_SEGMENTS if each.line == "4.1")
     url = archive_of(tmp_path, [second, _PLAIN])
     reader = PushdownReader(_options(url))
@@ -162,7 +163,7 @@ def test_filters_of_a_query_prune_segments_and_stay_sparks(tmp_path: Path) -> No
 
 
 def test_times_leave_out_segments_and_rows(tmp_path: Path) -> None:
-    """Rows by their write time; segments that cannot have such rows are not planned."""
+    """Rows are filtered by their write time; segments that cannot have such rows are not planned."""
     url = archive_of(tmp_path, [_PLAIN])
     whole = [each["writetime"] for each in _rows(url, values="cql", table="golden.clustered")]
     middle_ms = sorted(whole)[len(whole) // 2] // 1000
@@ -204,7 +205,7 @@ def _json_cells(url: str, table: str, column: str) -> set[tuple[str, str | None,
 
 
 def test_cells_of_collections_have_their_paths(tmp_path: Path) -> None:
-    """The element of a set, the key of a map, the field of a user type; a counter is its sum."""
+    """The path is the element of a set, the key of a map, or the field of a user type; a counter's value is its sum."""
     url = archive_of(tmp_path, [_PLAIN])
     key = '{"k":1}'
     ((_, path, value),) = _json_cells(url, "collections", "l")
@@ -218,7 +219,7 @@ def test_cells_of_collections_have_their_paths(tmp_path: Path) -> None:
 
 
 def test_an_archive_without_its_schema_history_is_one_error_that_says_what_to_do(tmp_path: Path) -> None:
-    """What, where, and what to do; so for a damaged and for a newer one."""
+    """The error says what is missing, where, and what to do. A damaged and a newer history give such an error, too."""
     url = archive_of(tmp_path, [_PLAIN], with_schema=False)
     with pytest.raises(
         ArchiveReadError, match=rf"{NODE}/schema-history.json: is missing, .* an agent of this version writes it"
@@ -235,13 +236,13 @@ def test_an_archive_without_its_schema_history_is_one_error_that_says_what_to_do
 
 @pytest.mark.parametrize(("folder", "said"), [("missing", "is not there"), (".", "holds no folder of a node")])
 def test_a_folder_that_is_no_archive_is_an_error(tmp_path: Path, folder: str, said: str) -> None:
-    """With the folder's name."""
+    """The error names the folder."""
     with pytest.raises(ArchiveReadError, match=said):
         _rows(str(tmp_path / folder))
 
 
 def test_a_cut_segment_is_read_to_the_cut_and_reported_or_fails(tmp_path: Path) -> None:
-    """Rows before the cut, then one row of kind `fault`."""
+    """The rows before the cut come first, then one row of kind `fault`."""
     url = archive_of(tmp_path, [_PLAIN])
     (tmp_path / NODE / f"{_PLAIN.path.name}.zst").unlink()
     content = _PLAIN.path.read_bytes()
@@ -258,7 +259,7 @@ def test_a_cut_segment_is_read_to_the_cut_and_reported_or_fails(tmp_path: Path) 
 
 
 def test_a_packed_segment_that_is_cut_is_reported(tmp_path: Path) -> None:
-    """Nothing of it can be unpacked."""
+    """No part of it can be unpacked."""
     url = archive_of(tmp_path, [_PLAIN])
     packed = tmp_path / NODE / f"{_PLAIN.path.name}.zst"
     packed.write_bytes(packed.read_bytes()[:-20])
@@ -267,7 +268,7 @@ def test_a_packed_segment_that_is_cut_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_a_newer_version_is_an_error_that_names_it(tmp_path: Path) -> None:
-    """By its name when the read is planned, or by its header."""
+    """The version is found in its name when the read is planned, or in its header."""
     url = archive_of(tmp_path, [_PLAIN])
     (tmp_path / NODE / "CommitLog-9-5.log").write_bytes(header_bytes(5, version=9))
     with pytest.raises(ArchiveReadError, match=r"CommitLog-9-5\.log: commit log version 9 is not supported"):
@@ -285,7 +286,7 @@ def test_an_encrypted_segment_without_its_key_is_an_error(tmp_path: Path) -> Non
 
 
 def test_wrong_options_are_told_together() -> None:
-    """Before anything is read."""
+    """The error comes before the first read."""
     with pytest.raises(ConfigError) as error:
         CommitLogOptions.from_mapping({"archiveurl": "/x", "table": "t", "startingTime": "noon", "colour": "red"})
     assert [each.option for each in error.value.problems] == ["colour", "table", "startingTime"]
@@ -305,7 +306,7 @@ print(count)
 
 
 def test_a_worker_without_the_compiled_decoder_reads_the_same_and_says_so_once(tmp_path: Path) -> None:
-    """One line of its log, however many segments it reads."""
+    """Its log has one line for all segments that it reads."""
     url = archive_of(tmp_path, [_PLAIN])
     done = subprocess.run(
         [sys.executable, "-c", _PLAIN_WORKER, url], capture_output=True, text=True, check=True, timeout=100,

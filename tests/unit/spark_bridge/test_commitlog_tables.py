@@ -1,4 +1,5 @@
-"""Tables as an archive knows them, and the folds over its changes without Spark: golden segments, SELECT's rows."""
+"""Tables as an archive describes them, and the folds of its changes without Spark: golden segments and the rows of
+SELECT."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def _options(url: str, table: str) -> CommitLogOptions:
     ],
 )
 def test_what_is_no_moment_is_refused(moment: object, said: str) -> None:
-    """In one line, before the archive is read."""
+    """The error is one line, before the archive is read."""
     with pytest.raises(ConfigError, match=said):
         as_of(cast("SparkSession", None), {"archiveUrl": "/nowhere", "table": "k.t"}, cast("Moment", moment))
 
@@ -66,7 +67,7 @@ def _avro(schema: object, data: bytes) -> Mapping[str, Any]:
 
 
 def _table_rows(url: str, name: str, moment_us: int) -> list[dict[str, Any]]:
-    """The table at a moment, as one task of Spark makes it."""
+    """The table at a moment, as one task of Spark folds it."""
     options = _options(url, name)
     table = ArchivedTable.fetch(options, moment_us).table
     reader = CommitLogReader(options)
@@ -82,7 +83,7 @@ def _table_rows(url: str, name: str, moment_us: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("line", ["3.11", "4.0", "4.1", "5.0", "5.0-none"])
 def test_collections_counters_and_statics_are_put_together(tmp_path: Path, line: str) -> None:
-    """By golden segments of every version; two copies of a segment, as of two replicas, are one."""
+    """Golden segments of every version give the rows; two copies of a segment, as from two replicas, count once."""
     golden = next(each for each in GOLDEN_SEGMENTS if each.line == line)
     url = archive_of(tmp_path, [golden])
     other = tmp_path / "00000000-0000-0000-0000-000000000002"
@@ -96,7 +97,7 @@ def test_collections_counters_and_statics_are_put_together(tmp_path: Path, line:
 
 
 def test_nothing_is_there_before_it_was_written(tmp_path: Path) -> None:
-    """By write times, which the golden statements set."""
+    """The write times count, which the golden statements set."""
     url = archive_of(tmp_path, [_PLAIN])
     assert _table_rows(url, "golden.collections", 1_700_000_000_000_014) == []
     early = _table_rows(url, "golden.collections", 1_700_000_000_000_015)
@@ -104,7 +105,7 @@ def test_nothing_is_there_before_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_moment_before_the_archive_began_is_refused(tmp_path: Path) -> None:
-    """Also of a table that is older, unless a part is enough; with both times."""
+    """This also holds for an older table, unless partial results are allowed; the error has both times."""
     table = ArchivedTable.fetch(_options(archive_of(tmp_path, [_PLAIN]), "golden.simple"))
     assert table.began_us == _BEGAN_US
     with pytest.raises(ConfigError, match=r"1970-01-01T00:00:00\.999999\+00:00 is before the archive began"):
@@ -119,7 +120,7 @@ def test_a_moment_before_the_archive_began_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_archive_is_whole_since_its_last_node_began(tmp_path: Path) -> None:
-    """Rows of which the late node alone was a replica may be missing; the message names it."""
+    """Rows whose only replica was the late node may be missing; the error names that node."""
     url = archive_of(tmp_path, [_PLAIN])
     created_us = ArchivedTable.fetch(_options(url, "golden.simple")).created_us
     late, late_ms = UUID(int=2), created_us // 1000 + 1_000
@@ -137,7 +138,8 @@ def test_the_archive_is_whole_since_its_last_node_began(tmp_path: Path) -> None:
 
 
 def test_the_archive_begins_with_what_a_life_cycle_left_of_it(tmp_path: Path) -> None:
-    """The oldest segments were deleted: it is whole since the oldest that is left was archived. With none left nothing is known."""
+    """Its oldest segments were deleted, so it is complete since the oldest remaining one was archived. Without segments
+    nothing is known."""
     other = next(each for each in GOLDEN_SEGMENTS if each.line == "4.1")
     url = archive_of(tmp_path, [other, _PLAIN])
     options, began_ms = _options(url, "golden.simple"), time.time_ns() // 1_000_000
@@ -159,7 +161,8 @@ def _tracked(found: ArchivedDefinition, since_us: int, *, cdc: bool) -> Archived
 
 
 def test_a_table_that_had_no_cdc_is_refused_unless_a_part_is_enough(tmp_path: Path) -> None:
-    """Cassandra deletes segments without a change of a table with cdc; what had it off later only is whole until then."""
+    """Cassandra deletes segments without a change of a cdc table. A table whose cdc was off only later is complete
+    until then."""
     url = archive_of(tmp_path, [_PLAIN])
     never = ArchivedTable.fetch(_options(url, "golden.counters"), _NOW_US)
     with pytest.raises(ConfigError, match=r"golden\.counters had cdc = false.*partial=True shows"):
@@ -177,7 +180,7 @@ def test_a_table_that_had_no_cdc_is_refused_unless_a_part_is_enough(tmp_path: Pa
 
 
 def _with_type(found: ArchivedDefinition, types_since_us: int, fields: Sequence[str]) -> ArchivedDefinition:
-    """With a column of a user type that has these fields."""
+    """The definition with a column of a user type that has these fields."""
     column = {**found.rows["columns"][-1], "column_name": "u", "kind": "regular", "position": -1, "type": "kind"}
     user_type = {
         "keyspace_name": "golden",
@@ -190,7 +193,8 @@ def _with_type(found: ArchivedDefinition, types_since_us: int, fields: Sequence[
 
 
 def test_the_newest_user_type_counts_whichever_node_knows_it(tmp_path: Path) -> None:
-    """ALTER TYPE does not change the table: a node that was away meanwhile knows the same definition with the older type."""
+    """ALTER TYPE does not change the table: a node that was down meanwhile has the same definition with the older
+    type."""
     url = archive_of(tmp_path, [_PLAIN])
     schema = CommitLogArchive(url).schema(NODE)
     simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")
@@ -206,7 +210,7 @@ def test_the_newest_user_type_counts_whichever_node_knows_it(tmp_path: Path) -> 
 
 
 def test_a_column_named_as_one_of_the_functions_is_found_whatever_its_case(tmp_path: Path) -> None:
-    """as_of cannot show the write times of such a table; the others show its key as a struct."""
+    """as_of cannot show write times of such a table; the other functions show its key as a struct."""
     assert overlap(["id", "Path"], ["column", "path"]) and not overlap(["id", "paths"], ["column", "path"])
     url = archive_of(tmp_path, [_PLAIN])
     schema = CommitLogArchive(url).schema(NODE)
@@ -228,7 +232,7 @@ def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefiniti
 
 
 def test_the_life_of_a_table_is_that_of_the_moment(tmp_path: Path) -> None:
-    """A table that was made again starts empty; before that, the one before counts."""
+    """A table that was created again starts empty; for an earlier moment the earlier table counts."""
     url = archive_of(tmp_path, [_PLAIN])
     first = ArchivedTable.fetch(_options(url, "golden.simple"))
     schema = CommitLogArchive(url).schema(NODE)
@@ -242,7 +246,7 @@ def test_the_life_of_a_table_is_that_of_the_moment(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_dropped_before_the_moment_is_refused(tmp_path: Path) -> None:
-    """Known to be there until a node said so last; as long as one node has it, it is there."""
+    """A table exists until the last report of a node that has it, as long as one node has it."""
     url = archive_of(tmp_path, [_PLAIN])
     schema = CommitLogArchive(url).schema(NODE)
     seen_ms = _NOW_US // 1000
@@ -261,7 +265,7 @@ def test_a_table_that_was_dropped_before_the_moment_is_refused(tmp_path: Path) -
     ("table", "said"), [("golden.missing", "is in no schema history"), (None, "name the table as")]
 )
 def test_a_table_that_is_not_known_is_refused(tmp_path: Path, table: str | None, said: str) -> None:
-    """Before any segment is read."""
+    """The error comes before any segment is read."""
     options = {"archiveUrl": archive_of(tmp_path, [_PLAIN]), **({"table": table} if table else {})}
     with pytest.raises(ConfigError, match=said):
         ArchivedTable.fetch(CommitLogOptions.from_mapping(options))

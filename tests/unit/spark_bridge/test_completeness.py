@@ -1,4 +1,4 @@
-"""When a run says nothing about until when its tables are complete."""
+"""Cases in which a run gives no time until which its tables are complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_bridge.jobs.completeness import Completeness, lack_of_read
 from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.topics.options import BridgeOptions
 
-# Nothing listens there: whoever asks Pulsar gets an error.
+# Nobody listens there: a request to Pulsar would fail.
 GIVEN = {"serviceUrl": "pulsar://127.0.0.1:9", "adminUrl": "http://127.0.0.1:9", "topic": "data-shop.orders"}
 
 
@@ -27,7 +27,7 @@ GIVEN = {"serviceUrl": "pulsar://127.0.0.1:9", "adminUrl": "http://127.0.0.1:9",
 def test_tables_that_may_lack_records_have_no_timestamp(
     option: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason is logged, once; Pulsar is not asked."""
+    """The reason is logged once, and Pulsar is not asked."""
     with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(GIVEN | option)) as completeness:
         completeness.ask()
         completeness.ask()
@@ -38,7 +38,7 @@ def test_tables_that_may_lack_records_have_no_timestamp(
 
 
 def test_tables_that_lack_records_since_an_earlier_run_have_no_timestamp(caplog: pytest.LogCaptureFixture) -> None:
-    """The run itself has the usual options."""
+    """The options of the run itself are the usual ones."""
     with caplog.at_level(logging.INFO), Completeness(BridgeOptions.from_mapping(GIVEN)) as completeness:
         completeness.note_lack("a run of this mirror had failOnDataLoss=false")
         completeness.ask()

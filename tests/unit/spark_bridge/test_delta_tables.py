@@ -1,4 +1,4 @@
-"""What Delta tables do about errors of Delta; the session is one that only remembers."""
+"""How Delta tables handle errors of Delta; the session only records statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from spark_bridge.spark_line import LINE
 
 
 class Session:
-    """It has one table of these columns. `sent`: by the first word of each statement, the settings with which it ran."""
+    """A session with one table of these columns. `sent` has the settings of each statement, by the statement's first
+    word."""
 
     def __init__(self, *columns: str) -> None:
         self.settings: dict[str, str] = {}
@@ -50,7 +51,7 @@ class Session:
     [("filepath", True), ("filePath", True), ("deletionvectorid", True), ("paths", False), ("path", LINE == "3.5")],
 )
 def test_a_table_with_a_column_that_delta_adds_itself_has_no_deletion_vectors(column: str, avoids: bool) -> None:
-    """It ends each such statement with AMBIGUOUS_REFERENCE; 3.3.2 for Spark 3.5 with a column `path`, too."""
+    """Delta ends each such statement with AMBIGUOUS_REFERENCE; 3.3.2 for Spark 3.5 also does so for a column `path`."""
     for kind in ("MERGE", "DELETE", "UPDATE"):
         session = Session("id", column)
         table = DeltaTable(cast(SparkSession, session), "/lake/t/rows")

@@ -1,4 +1,5 @@
-"""The folding rules beside a dictionary that follows the records one by one, through the Arrow batches that Spark's workers get."""
+"""The folding rules compared with a dictionary that applies the records one by one, on Arrow batches as in Spark's
+workers."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ Told = dict[str, object]
 
 
 class Row(NamedTuple):
-    """The partition has this row from now on, and these static columns."""
+    """From now on the partition has this row and these static columns."""
 
     a: int
     b: str
@@ -62,14 +63,14 @@ class Row(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Of one row."""
+    """Deletes one row."""
 
     a: int
     b: str
 
 
 class DeleteRange(NamedTuple):
-    """Of rows between two prefixes of clustering columns; an empty one is open."""
+    """Deletes the rows between two prefixes of clustering columns; an empty prefix is an open end."""
 
     start: tuple[int | str, ...]
     end: tuple[int | str, ...]
@@ -78,13 +79,13 @@ class DeleteRange(NamedTuple):
 
 
 class Static(NamedTuple):
-    """The static column by itself; None: it is deleted."""
+    """Sets the static column alone; None deletes it."""
 
     s: int | None
 
 
 class DeletePartition(NamedTuple):
-    """All that there is."""
+    """Deletes the whole partition."""
 
 
 Change = Row | Delete | DeleteRange | Static | DeletePartition
@@ -103,14 +104,14 @@ CHANGES: Final = st.one_of(
 
 
 class Model:
-    """The partition as Cassandra would have it."""
+    """The partition as Cassandra has it."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str], int] = {}
         self.static: int | None = None
 
     def apply(self, change: Change) -> None:
-        """The next change."""
+        """Apply the next change."""
         match change:
             case Row(a, b, v, s):
                 self.rows[a, b], self.static = v, s
@@ -131,7 +132,7 @@ def _covers(change: DeleteRange, key: tuple[int, str]) -> bool:
 
 
 def told_of(change: Change, position: int) -> Told:
-    """As the data topic has it."""
+    """The change as a record of the data topic."""
     given: Told = dict.fromkeys(FOLD_COLUMNS)
     given.update(owner="p", ledger=position // 7, entry=position % 7, batch_index=-1, partition=0, key_version=VERSION)
     given.update(clock_us=position // 3, writetime=position, is_sure=False, scope=ROW)
@@ -166,7 +167,7 @@ def bound_of(prefix: Sequence[int | str]) -> str | None:
 
 
 def fold(told: Sequence[Told], rules: Rules, now_s: int = NOW_S) -> list[dict[str, Any]]:
-    """Folded, in batches of three rows."""
+    """The folded rows, from batches of three records."""
     batches = [pa.RecordBatch.from_pylist(list(told[at : at + 3]), schema=TOLD) for at in range(0, len(told), 3)]
     folded = list(fold_batches(rules, now_s)(batches))
     assert all(each.schema == to_arrow_schema(FOLDED_SCHEMA) for each in folded)
@@ -178,7 +179,7 @@ def rules_of(static_names: Sequence[str] | None, clearings: Sequence[TableCleari
 
 
 def kept_of(folded: Sequence[dict[str, Any]], run: int = 0) -> list[Told]:
-    """What later folds are given of an earlier one, which has that number."""
+    """The kept rows of an earlier fold with this run number, as a later fold gets them."""
     names = [each.name for each in KEPT_PARTS]
     return [
         {**dict.fromkeys(FOLD_COLUMNS), **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
@@ -196,7 +197,7 @@ def read(data: bytes, schema: object) -> dict[str, Any]:
 
 
 def shown(folded: Sequence[dict[str, Any]]) -> tuple[dict[tuple[int, str], int], int | None]:
-    """The rows, and the static column that each of them, or the partition alone, shows."""
+    """The rows, and the static column that the rows, or the partition alone, show."""
     rows, statics = {}, set()
     for each in folded:
         if each["is_alive"]:
@@ -214,9 +215,9 @@ def shown(folded: Sequence[dict[str, Any]]) -> tuple[dict[tuple[int, str], int],
 def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
     changes: Sequence[tuple[Change, bool]], random: Any
 ) -> None:
-    """After each change that ends a step. Within a step the records come in any order; the next one starts from what was kept.
+    """The rows are compared after each step, which has records in any order and the rows that earlier steps kept.
 
-    What still earlier steps have kept is given, too: nothing of it may count again.
+    The fold also gets rows that still earlier steps kept, which must not count again.
     """
     rules = rules_of(["s"])
     model, step, kept = Model(), list[Told](), list[Told]()
@@ -237,7 +238,8 @@ def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=12))
 def test_a_truncation_leaves_what_came_after_it(before: Sequence[Change], after: Sequence[Change]) -> None:
-    """Whether its records are left out of a fold, or what a fold has kept of them is; later records change nothing of that."""
+    """The result is the same if the truncation applies to records or to kept rows of a fold; later records do not
+    change it."""
     first = [told_of(each, at) for at, each in enumerate(before)]
     then = [told_of(each, at) for at, each in enumerate([*after, Static(5)], start=len(before))]
     last = divmod(len(before) - 1, 7) if before else None
@@ -277,7 +279,8 @@ LAST: Final = (
 def test_positions_order_a_partition_and_clocks_order_partitions(
     case: str, places: Sequence[tuple[int, int, int | None, int | None]]
 ) -> None:
-    """The last of each case is the newest one, in whatever order the records come. Ledger, topic partition, clock, write time."""
+    """The last record of each case is the newest in any order. Numbers are ledger, topic partition, clock and write
+    time."""
     records = [
         Valued(Place((ledger, 0, -1), partition, clock, writetime), str(number).encode(), 1, None, Going())
         for number, (ledger, partition, clock, writetime) in enumerate(places)
@@ -289,7 +292,8 @@ def test_positions_order_a_partition_and_clocks_order_partitions(
 
 
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
-    """The row's own columns go by what its newest record says, the static ones by what the newest record of the partition says."""
+    """A row's own columns expire by the row's newest record, and static columns by the newest record of the
+    partition."""
     rules = rules_of(["s"])
     first = told_of(Row(1, "a", 1, 1), 1)
     first.update(columns_expire_at=json.dumps({"v": NOW_S + 50, "s": NOW_S - 7}))
@@ -305,7 +309,7 @@ def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
 
 
 def test_the_names_of_static_columns_outlive_the_record_that_a_marker_took() -> None:
-    """They are all that is known of which columns are static, until another record names them."""
+    """Only these names tell which columns are static, until another record names them."""
     rules = rules_of(None)
     told = told_of(Static(1), 1)
     told.update(static_columns='["s"]')
@@ -319,7 +323,7 @@ def test_the_names_of_static_columns_outlive_the_record_that_a_marker_took() -> 
 
 
 def test_another_producers_properties_are_taken_as_nothing() -> None:
-    """They are text, and need not be the JSON that ours is."""
+    """The properties are text, and need not be valid JSON."""
     told = told_of(Row(1, "a", 1, 1), 1)
     told.update(columns_expire_at="soon", static_columns="s, t")
     (found,) = fold([told], rules_of(None))
@@ -327,7 +331,7 @@ def test_another_producers_properties_are_taken_as_nothing() -> None:
 
 
 def test_what_was_kept_of_a_row_is_over_when_the_row_is_deleted() -> None:
-    """Nothing is kept of it, so that replaces what was: a row without a TTL must not outlast one with a TTL that came later."""
+    """A NOTHING row replaces the kept rows: otherwise an old row without a TTL would outlast a later one with a TTL."""
     rules = Rules(has_clustering=False, static_names=None, covers=RangeScope([(VERSION, cast("AvroRecord", KEY))]))
     first = kept_of(fold([told_of(Row(1, "a", 1, None), 1)], rules), run=1)
     second = kept_of(fold([told_of(Delete(1, "a"), 2), *first], rules), run=2)
@@ -338,7 +342,7 @@ def test_what_was_kept_of_a_row_is_over_when_the_row_is_deleted() -> None:
 
 
 def test_a_table_of_rows_in_any_order_is_folded_by_partition() -> None:
-    """As the driver has it of a small micro-batch: owners mixed, in several chunks, and kept rows between records."""
+    """The driver's table of a small micro-batch has mixed owners in several chunks, and kept rows between records."""
     rules = rules_of(["s"])
     told = [
         {**told_of(Row(number % 4, "a", number, number), number), "owner": owner}
@@ -363,7 +367,7 @@ _EXPIRIES: Final = st.sampled_from([{}, _UPDATED, _INSERTED, _BACKFILLED])
 
 
 def _is_alive_after(steps: Sequence[Sequence[Told]], now_s: int) -> bool:
-    """True if the row is there at this time. The steps are folded before anything has expired."""
+    """Return whether the row exists at this time. The steps are folded before anything has expired."""
     rules, kept = rules_of([]), list[Told]()
     for run, step in enumerate(steps):
         kept = [*kept, *kept_of(fold([*step, *kept], rules, 10), run)]
@@ -377,7 +381,8 @@ def _is_alive_after(steps: Sequence[Sequence[Told]], now_s: int) -> bool:
 def test_in_whatever_steps_records_come_a_row_expires_the_same_way(
     given_records: Sequence[tuple[Told, bool]], now_s: int
 ) -> None:
-    """An INSERT with a TTL replaces the row marker of an earlier one without: that one does not keep the row again."""
+    """An INSERT with a TTL replaces the row marker of an earlier one without TTL, which must not keep the row
+    afterwards."""
     told = [told_of(Row(1, "a", at, None), at) | expiry for at, (expiry, _) in enumerate(given_records)]
     steps = [list[Told]()]
     for record, (_, ends_step) in zip(told, given_records, strict=True):
@@ -388,7 +393,7 @@ def test_in_whatever_steps_records_come_a_row_expires_the_same_way(
 
 
 def test_an_insert_with_a_ttl_ends_what_an_earlier_one_without_kept() -> None:
-    """The UPDATE behind it does not say whether the row stays, so the INSERT decides."""
+    """The later UPDATE does not say whether the row remains, so the INSERT decides."""
     told = [told_of(Row(1, "a", at, None), at) | each for at, each in enumerate(({}, _INSERTED, _UPDATED))]
     assert [_is_alive_after([told], now_s) for now_s in (119, 120)] == [True, False]
     lasts = told_of(Row(1, "a", 3, None), 3)

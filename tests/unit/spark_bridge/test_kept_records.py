@@ -1,4 +1,4 @@
-"""When runs of kept records become one."""
+"""When runs of kept records are merged into one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ from spark_bridge.jobs.kept_records import Run, first_to_merge
 def test_the_last_runs_become_one_as_far_back_as_they_are_as_large(
     case: str, sizes: Sequence[int], first: int | None
 ) -> None:
-    """So that each record is written again once for each time that what came after it has doubled."""
+    """So a record is rewritten once each time that the amount of later records has doubled."""
     runs = [Run(number, str(number), size) for number, size in enumerate(sizes)]
     assert first_to_merge(runs) == first, case

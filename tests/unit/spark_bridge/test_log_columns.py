@@ -1,4 +1,4 @@
-"""Which columns a change log has for those of the newest schema, whichever names they had."""
+"""The columns of a change log for those of the newest schema, under all earlier names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.unit.spark_bridge.test_mirror_schema import topic
 def columns(
     schemas: TopicSchemas, followed: int | None = None, *, case_sensitive: str = "false", **gone_until: int
 ) -> LogColumns:
-    """Of a log that a session with this setting reads."""
+    """The columns of a change log, read by a session with this setting."""
     session = SimpleNamespace(conf={"spark.sql.caseSensitive": case_sensitive})
     applied = Applied(epoch=9, schema_version=followed, gone_until=gone_until)
     return LogColumns.of(schemas, applied, name_key_of(cast(SparkSession, session)))
 
 
 def test_a_column_that_was_added_again_in_other_letters_is_the_one_that_the_log_has() -> None:
-    """Spark writes its values there; it tells the two apart where it is set to."""
+    """By default Spark writes the new values to the old column; with spark.sql.caseSensitive they are two columns."""
     schemas = topic(("id", "c d"), ("Id", "d"), ("Id", "d C"))
     found = columns(schemas, c=4, C=7, d=3)
     assert found.newest_names(["id", "c", "d", "old"]) == {"id": "Id", "c": "C", "d": "d", "old": "old"}
@@ -37,7 +37,8 @@ def test_a_column_that_was_added_again_in_other_letters_is_the_one_that_the_log_
 
 @pytest.mark.parametrize("name", ["v", "V"])
 def test_a_key_column_is_not_the_value_column_whose_name_it_got(name: str) -> None:
-    """Up to the epoch of the drop the field has a value: the key is in that of the earlier name."""
+    """Up to the epoch of the drop, the field of this name has the dropped column's value, and the key is in the field
+    of its earlier name."""
     schemas = topic(("id at", "v w"), ("id at", "w"), (f"id {name}", "w"))
     assert columns(schemas, 2, v=4).of_key(["id", "at", "v", "w"]) == {
         "id": [("id", None, None)],
@@ -50,7 +51,7 @@ def test_a_key_column_is_not_the_value_column_whose_name_it_got(name: str) -> No
 
 
 def test_of_a_rename_that_the_mirror_has_not_followed_the_log_has_nothing() -> None:
-    """A field of the new name is another column, or not there."""
+    """A field of the new name is another column, or does not exist."""
     schemas = topic(("id at", "v w"), ("id v", "w"))
     assert columns(schemas, 0).of_key(["id", "at", "v", "w"]) == {"id": [("id", None, None)], "v": [("at", None, None)]}
     assert columns(schemas, 1, w=2).of_key(["id", "at", "w"]) == {"id": [("id", None, None)], "v": [("at", None, None)]}

@@ -1,4 +1,4 @@
-"""Varints and decimals that are longer than Python's `str` and `int` take."""
+"""Varints and decimals that exceed the limit of digits of Python's `str` and `int`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXT = "1" + "0" * 4999 + "7"
 
 @pytest.mark.parametrize(("number", "text"), [(_LONG, _TEXT), (-_LONG, f"-{_TEXT}")], ids=["positive", "negative"])
 def test_a_number_may_have_more_than_4300_digits(number: int, text: str) -> None:
-    """As a value, as a key of a map, and as a clustering value next to a range deletion."""
+    """This holds for a value, for a key of a map, and for a clustering value beside a range deletion."""
     data = number.to_bytes(2100, "big", signed=True)
     scaled = {"bigint": data, "scale": 2}
     point = f"{text[:-2]}.07"
@@ -42,6 +42,6 @@ def test_numbers_are_those_of_python(number: int, scale: int) -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "1e3", "x", "", "-"])
 def test_another_text_is_no_integer(text: str) -> None:
-    """Its fraction must not get lost."""
+    """Otherwise its fraction would be lost."""
     with pytest.raises(ValueError, match="invalid literal for int"):
         integer_of(text)

@@ -1,4 +1,4 @@
-"""How often a mirror goes on when Spark loses a worker."""
+"""How often a mirror continues after Spark has lost a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _losing(times: int, totals: Counter[str], batches: int) -> Callable[[], None]:
-    """A step that loses a worker so often, each time after this number of micro-batches."""
+    """A step that loses a worker `times` times, each time after this number of micro-batches."""
     left = [times]
 
     def step() -> None:
@@ -32,7 +32,7 @@ def _losing(times: int, totals: Counter[str], batches: int) -> Callable[[], None
 
 
 def test_a_following_mirror_goes_on_as_long_as_micro_batches_are_applied(caplog: pytest.LogCaptureFixture) -> None:
-    """It may run for months: workers that were lost long ago do not count."""
+    """Such a mirror may run for months, so workers that were lost long ago do not count."""
     totals = Counter[str]()
     with caplog.at_level(logging.WARNING):
         job._again_without_worker(_losing(30, totals, batches=1), totals)

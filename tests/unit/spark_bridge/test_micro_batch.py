@@ -1,4 +1,4 @@
-"""Where a query stands, by the offset log of its checkpoint."""
+"""The position of a query, from the offset log of its checkpoint."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def log(checkpoint: Path, batch: int, *sources: str) -> None:
 
 
 def test_a_query_without_a_log_is_new(tmp_path: Path) -> None:
-    """No folder, or an empty one."""
+    """There is no folder, or an empty one."""
     assert logged_end(str(tmp_path), TOPICS) is None
     (tmp_path / "offsets").mkdir()
     assert logged_end(tmp_path.as_uri(), TOPICS) is None
 
 
 def test_the_newest_batch_tells_by_number(tmp_path: Path) -> None:
-    """Batch 10 comes after batch 9; other sources and Spark's own files beside it do not count."""
+    """Batch 10 comes after batch 9; other sources and Spark's own files in the folder do not count."""
     first, second = sorted(TOPICS)
     log(tmp_path, 9, f'{{"{first}": "1:1"}}')
     log(tmp_path, 10, '{"logOffset":3}', f'{{"{first}": ">5:6", "{second}": "-1:-1"}}')
@@ -37,7 +37,7 @@ def test_the_newest_batch_tells_by_number(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_python_cannot_look_into_is_named() -> None:
-    """There is a library for s3a://, but it is not among ours."""
+    """There is a library for s3a://, but it is not installed here."""
     with pytest.raises(CheckpointError, match=r"checkpoint s3a://lake/c: its offsets cannot be read \(Install s3fs"):
         logged_end("s3a://lake/c", TOPICS)
 
@@ -51,7 +51,7 @@ def test_a_folder_that_python_cannot_look_into_is_named() -> None:
     ],
 )
 def test_a_log_of_something_else_is_named(tmp_path: Path, sources: list[str], reason: str) -> None:
-    """With the checkpoint, and the option to look at."""
+    """The error names the checkpoint, and the option to check."""
     log(tmp_path, 0, *sources)
     with pytest.raises(CheckpointError) as error:
         logged_end(str(tmp_path), TOPICS)

@@ -1,4 +1,4 @@
-"""What a micro-batch of a mirror stores beside its rows."""
+"""State that a micro-batch of a mirror stores beside its rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _in_turn(session: object, *steps: Callable[[], object]) -> list[object]:
 def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
     publish_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the time of publication, a marker of an old backlog would be forgotten before the rows that it removes are read."""
+    """If the publish time counted, a marker of an old backlog would be forgotten before the mirror reads the rows that
+    it deletes."""
     seen = list[int]()
 
     def write(judged: DataFrame, number: int, seen_s: int) -> Run:
@@ -52,7 +53,8 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
 
 
 def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its progress is made anew, and not from the one before. Pulsar is waited for as long as a query waits for it."""
+    """The new epoch copies this reason, although its other progress is new. Requests to Pulsar wait as long as a query
+    does."""
     saved = list[Applied]()
     version = SchemaVersion(version=0, key=_RECORD, value=_RECORD)
     patience = list[float]()

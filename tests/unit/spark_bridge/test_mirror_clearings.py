@@ -1,4 +1,4 @@
-"""Which truncations a mirror has come to; the answers are those of an admin service."""
+"""The truncations that a mirror has reached, with given answers of an admin service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_PARTITIONS: Final = (200, '{"partitions": 0}')
 
 
 def ledgers(*found: tuple[int, int]) -> tuple[int, str]:
-    """The last one is the one that is written to."""
+    """An answer of the admin service with these ledgers; the last one is open."""
     told = [{"ledgerId": ledger, "entries": entries, "size": 1} for ledger, entries in found]
     answer = {"ledgers": told, "cursors": {}, "currentLedgerEntries": found[-1][1], "currentLedgerSize": 1}
     return 200, json.dumps(answer)
@@ -66,7 +66,7 @@ def test_a_truncation_is_reached_when_nothing_before_it_is_unread(
 def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
     server: AnsweringServer,
 ) -> None:
-    """A mirror without records, one that begins anew, and one that has applied it."""
+    """The cases: a mirror without records, one that begins again, and one that has applied the truncation."""
     for applied in (
         Applied(),
         Applied(table_id="a", begins_anew=True),
@@ -82,7 +82,7 @@ def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
 def test_a_running_mirror_waits_for_a_broker_that_restarts(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as its query does: if the micro-batch failed, a following mirror would end."""
+    """It waits as long as its query: if the micro-batch failed, a following mirror would end."""
     patience = set[float]()
 
     def wait(ask: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:

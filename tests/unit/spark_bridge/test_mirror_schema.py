@@ -1,4 +1,4 @@
-"""How a mirror's tables follow the topic's schema, on tables in memory that refuse what Spark refuses."""
+"""How a mirror's tables follow the topic's schema, on tables in memory that refuse the same statements as Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWN: Final = ["_cdc_id", "_cdc_owner", "_cdc_writetime", "_cdc_expires_at"]
 
 
 class Table:
-    """Columns only; without any it does not exist. `fails_at`: the statement at which the run ends."""
+    """A table of only columns; without columns it does not exist. `fails_at`: the statement at which the run ends."""
 
     path = "/lake/t/history"
 
@@ -56,7 +56,7 @@ class Table:
 
 @dataclass
 class Log:
-    """Of a change log the epochs only; None: there is no change log."""
+    """The epochs of a change log; None: there is no change log."""
 
     epochs: Sequence[int] | None = None
 
@@ -73,7 +73,7 @@ class Log:
 
 @dataclass
 class Tables:
-    """A mirror's, with the states that were saved."""
+    """The tables of a mirror, with the saved states."""
 
     rows: Table
     history: Table = field(default_factory=Table)
@@ -89,10 +89,11 @@ class Tables:
 
 
 def topic(*versions: tuple[str, str]) -> TopicSchemas:
-    """Names of the key's and of the other columns; the partition key is the first."""
+    """A topic's schemas, from the names of key columns and of other columns; the first key column is the partition
+    key."""
 
     def record(kind: str, names: str, *, bare: int) -> Mapping[str, object]:
-        """The columns of the partition key are bare types."""
+        """A record type; the partition key's columns have bare types."""
         types = [["null", "string"] if at >= bare else "string" for at in range(len(names.split()))]
         fields = [{"name": name, "type": each} for name, each in zip(names.split(), types, strict=True)]
         return {"type": "record", "name": kind, "namespace": "ks", "fields": fields}
@@ -105,7 +106,8 @@ def topic(*versions: tuple[str, str]) -> TopicSchemas:
 
 
 def test_a_column_that_was_dropped_is_noted_with_the_last_epoch_that_has_its_values() -> None:
-    """Before it is dropped, since nothing shows it later; also where its name is added again in the same micro-batch."""
+    """It is noted before the drop, because nothing shows it later. This also holds if its name is added again in the
+    same micro-batch."""
     schemas = topic(("id", "a b c"), ("id", "a"), ("id", "a c"))
     tables = Tables(Table("id", "a", "b", "c"), Table("id", "a", "b", "c"))
     known = Applied(epoch=7, schema_version=0, gone_until={"b": 2, "z": 3})
@@ -125,7 +127,7 @@ def test_a_column_that_was_dropped_is_noted_with_the_last_epoch_that_has_its_val
     ("log", "until"), [(Log([6, 7]), 7), (Log([6, 7, 8, 8]), 8)], ids=["before the log", "behind it"]
 )
 def test_what_a_run_that_failed_has_written_to_the_change_log_is_old_too(log: Log, until: int) -> None:
-    """No run writes the epoch there again, and its changes have what the column had before it was dropped."""
+    """No run repeats that epoch there, and its changes have the column's values from before the drop."""
     tables = Tables(Table("id", "a", "c"), changes=log)
     known = Applied(epoch=7, schema_version=0, begun=BegunEpoch({"t-partition-0": (1, 5, -1)}))
     followed = tables.follow(known, topic(("id", "a c"), ("id", "a"), ("id", "a c")))
@@ -133,7 +135,7 @@ def test_what_a_run_that_failed_has_written_to_the_change_log_is_old_too(log: Lo
 
 
 def test_a_column_that_comes_back_later_is_noted_as_of_its_drop() -> None:
-    """The micro-batch of the ADD finds no difference: its values are new, and those before the drop are old for good."""
+    """The micro-batch of the ADD finds no difference: its values are new, and the values before the drop stay old."""
     tables = Tables(Table("id", "a", "c"))
     dropped = tables.follow(Applied(epoch=7, schema_version=0), topic(("id", "a c"), ("id", "a")))
     later = Applied(epoch=9, schema_version=1, gone_until=dropped.gone_until)
@@ -160,7 +162,7 @@ def test_a_column_that_comes_back_later_is_noted_as_of_its_drop() -> None:
     ],
 )  # fmt: skip
 def test_names_that_collide_end_no_run(before: tuple[str, str], after: tuple[str, str], done: list[str]) -> None:
-    """Also where a run ended at any of the statements, and the next one does the rest."""
+    """This also holds if a run ended at any statement and the next run does the rest."""
     columns, schemas = " ".join(before).split(), topic(before, after)
     wanted = [*after[0].split(), *[each for each in after[1].split() if each in before[1].split()], *_OWN]
     tables = Tables(Table(*columns), Table(*columns))
@@ -215,7 +217,7 @@ def test_a_key_column_that_gets_a_name_of_another_one_is_noted(keys: Sequence[st
 
 
 def test_a_column_of_the_historys_own_name_says_how_to_go_on() -> None:
-    """A mirror keeps up a history that is there, so it must go before anything else helps."""
+    """A mirror continues an existing history, so the history must be deleted first."""
     added = r"history: the table has columns that a history adds itself \(Closed\): "
     with pytest.raises(ConfigError, match=added + "keep a change log instead"):
         refuse_own_columns(cast(LakeTable, Table()), ["id", "Closed"])
@@ -225,7 +227,7 @@ def test_a_column_of_the_historys_own_name_says_how_to_go_on() -> None:
 
 
 class Changes:
-    """The columns of a change log, or of steps, and what a session does about letters."""
+    """The columns of a change log or of steps, and the session's case sensitivity."""
 
     path = "/lake/t/changes"
 
@@ -243,7 +245,7 @@ def refuse(log: Changes, column: str, kind: DataType, *gone: str) -> None:
 
 @pytest.mark.parametrize("name", ["v", "V"])
 def test_a_name_that_comes_back_with_another_type_says_how_to_go_on(name: str) -> None:
-    """The change log keeps the column that was dropped, and Spark does not tell letters apart."""
+    """The change log keeps the dropped column, and Spark ignores the case of names by default."""
     with pytest.raises(ConfigError) as refused:
         refuse(Changes("v", StringType()), name, IntegerType(), "v")
     assert str(refused.value) == (

@@ -36,7 +36,7 @@ _RUNNING: Final = Applied(epoch=4, positions={TOPIC: (7, 2, 0)}, layers=3)
 
 
 def test_what_an_epoch_was_begun_with_is_stored() -> None:
-    """The same content is to be known again, and so is what rows, change log and history have already."""
+    """So the same content is recognised again, and the changes that rows, change log and history already have."""
     begun = BegunEpoch({TOPIC: (7, 3, -1)}, ("a truncation",))
     applied = Applied(epoch=4, positions={TOPIC: (7, 2, 0)}, begun=begun, repeated_until={TOPIC: (7, 3, -1)})
     assert applied_from_state(json.dumps(asdict(applied))) == applied
@@ -53,7 +53,7 @@ def test_a_state_of_an_earlier_version_says_whether_records_are_repeated(
 
 
 def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files() -> None:
-    """The owners of its tables are then not looked up in `rows`, and its files are taken for those of ten tasks."""
+    """Then owners are not looked up in `rows`, and the files count as those of ten tasks."""
     stored = asdict(Applied(epoch=4, positions={TOPIC: (7, 2, 0)}))
     new = applied_from_state(json.dumps(stored), "Asia/Tokyo")
     assert (new.time_zone, new.is_zone_known, new.layers) == ("UTC", True, 1)
@@ -61,12 +61,12 @@ def test_a_state_of_an_earlier_version_names_neither_its_time_zone_nor_its_files
         del stored[name]
     earlier = applied_from_state(json.dumps(stored), "Asia/Tokyo")
     assert (earlier.time_zone, earlier.is_zone_known, earlier.layers) == ("Asia/Tokyo", False, 10)
-    # once stored, it stays what it was
+    # Once stored, the state stays the same.
     assert applied_from_state(json.dumps(asdict(earlier)), "UTC") == earlier
 
 
 def test_the_numbers_of_the_tables_are_stored() -> None:
-    """Of a state of an earlier version they are not known: what the options say counts."""
+    """A state of an earlier version does not have them, and the options count."""
     stored = asdict(replace(_RUNNING, numbers="string"))
     assert applied_from_state(json.dumps(stored)).numbers == "string"
     del stored["numbers"]
@@ -85,7 +85,8 @@ def test_the_numbers_of_the_tables_are_stored() -> None:
     ids=["empty", "cut", "other JSON", "no state", "later version"],
 )
 def test_a_state_that_is_not_understood_is_told_with_the_way_on(stored: str, why: str) -> None:
-    """After a power failure, or with an older wheel: one line in each run, also with --rebuild, which begins with it."""
+    """After a power failure, or with an older wheel, each run gives an error of one line, also with --rebuild, which
+    reads the state first."""
     with pytest.raises(DamagedStateError) as raised:
         applied_in("/lake/t/applied", stored, "UTC")
     text = str(raised.value)
@@ -97,7 +98,7 @@ def test_a_state_that_is_not_understood_is_told_with_the_way_on(stored: str, why
 
 
 def test_a_job_on_a_mirror_has_the_numbers_of_its_tables() -> None:
-    """The option need not be given again; the other value would compare or write other texts."""
+    """The option need not be repeated; another value would compare or write different texts."""
     given = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
     plain = BridgeOptions.from_mapping(given)
     assert fit_numbers(plain, "string", "/lake/t") == BridgeOptions.from_mapping({**given, "numbers": "string"})
@@ -124,7 +125,8 @@ def test_layers_of_files_grow_with_large_merges(applied: Applied, records: int, 
 
 
 def test_keys_are_looked_up_where_that_reads_less() -> None:
-    """In large tables; for fewer keys where each may be in several files, and after many small merges."""
+    """They are looked up in large tables: for fewer keys if a key may be in several files, and after many small
+    merges."""
     schemas, size = TopicSchemas(topic="t", versions=()), 1_000 * (128 << 10)
 
     def plan(applied: Applied, table_bytes: int = size) -> EpochPlan:
@@ -151,13 +153,13 @@ def test_records_are_repeated_until_all_of_the_lost_epoch_were_read(
     reached: Mapping[str, RecordPosition],
     left: Mapping[str, RecordPosition] | None,
 ) -> None:
-    """A limit may cut the lost epoch's records in two: the second part is repeated, too."""
+    """A limit may divide the lost epoch's records between two micro-batches: the second part is repeated, too."""
     assert Applied(repeated_until=until).still_repeated(reached) == left
 
 
 @pytest.mark.parametrize("server", [[NO_PARTITIONS, ledgers((9, 1))]], indirect=True)
 def test_without_a_checkpoint_records_that_were_deleted_unread_are_noticed(server: AnsweringServer) -> None:
-    """The query would begin with what is left, and the mirror would call itself complete."""
+    """Otherwise the query would begin with the remaining records, and the mirror would count as complete."""
     applied = Applied(epoch=4, positions={TOPIC: (7, 2, -1)})
     with pytest.raises(DataLossError, match="records after position 7:2 and before 9:0 were deleted"):
         refuse_lost_records(applied, options(server))
@@ -170,13 +172,13 @@ def test_without_a_checkpoint_a_mirror_whose_ledger_is_there_reads_on(server: An
 
 @pytest.mark.parametrize("server", [[]], indirect=True)
 def test_a_user_may_go_on_without_records_that_are_lost(server: AnsweringServer) -> None:
-    """Nothing is asked: the server has no answer."""
+    """The admin service is not asked: this server has no answer."""
     given = options(server).model_copy(update={"fail_on_data_loss": False})
     refuse_lost_records(Applied(epoch=4, positions={TOPIC: (7, 2, -1)}), given)
 
 
 def test_a_mirror_begins_at_the_starting_offsets_once() -> None:
-    """With them again, a run that has lost its checkpoint, or a rebuild, would pass over records."""
+    """If they applied again, a run without its checkpoint, or a rebuild, would skip records."""
     given = {"topic": "t", "STARTINGOFFSETS": "latest"}
     without = {"topic": "t"}
     assert given_from(Applied(), given) == given
@@ -214,7 +216,8 @@ def test_a_user_is_told_what_starting_offsets_mean_for_this_run() -> None:
     ids=["all of the topic", "from its end", "an option that has no effect", "over a hole", "a rebuild"],
 )
 def test_a_mirror_that_may_lack_records_stays_one(first: Applied, given: Mapping[str, str], lack: str | None) -> None:
-    """A later run without the option has the same hole; what an earlier version has stored says nothing about it."""
+    """A later run without the option has the same gap. A state of an earlier version does not say whether there is
+    one."""
     without = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
     found = lack_of(first, BridgeOptions.from_mapping({**without, **given}))
     assert found == lack

@@ -1,4 +1,4 @@
-"""Options of the data source: names in any case, all problems at once, secrets hidden."""
+"""Options of the data source: names in any case, all problems in one error, hidden secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def problems(options: dict[str, str]) -> list[str]:
 
 
 def test_defaults_and_completed_names() -> None:
-    """Three options are enough; a short topic name is completed as Pulsar does, and an URL loses its last slash."""
+    """Three options are enough. A short topic name is completed as Pulsar does, and a URL loses its trailing slash."""
     options = BridgeOptions.from_mapping(GIVEN)
     assert options.topic == "persistent://public/default/data-shop.orders"
     assert options.admin_url == "http://h:8080"
@@ -28,7 +28,7 @@ def test_defaults_and_completed_names() -> None:
 
 
 def test_names_are_taken_in_any_case() -> None:
-    """Spark hands options over in lower case."""
+    """Spark passes options in lower case."""
     options = BridgeOptions.from_mapping(
         {name.lower(): value for name, value in GIVEN.items()} | {"MINPARTITIONS": "4"}
     )
@@ -36,7 +36,7 @@ def test_names_are_taken_in_any_case() -> None:
 
 
 def test_every_problem_is_reported_in_one_error() -> None:
-    """Unknown names with their nearest, wrong values, and what is missing."""
+    """The error has unknown names with the nearest known one, wrong values, and missing options."""
     assert problems({"servicUrl": "x", "adminUrl": "h:8080", "minPartitions": "0", "startingOffsets": "first"}) == [
         "servicUrl: is no option of cassandra_cdc; did you mean serviceUrl?",
         "topic: is missing (or topics, or topicsPattern)",
@@ -49,7 +49,7 @@ def test_every_problem_is_reported_in_one_error() -> None:
 
 
 def test_an_option_that_resembles_nothing_is_answered_with_all_names() -> None:
-    """Without a near name the whole list helps most."""
+    """Without a similar name, the whole list helps most."""
     (problem,) = problems(GIVEN | {"zzz": "1"})
     assert problem.startswith("zzz: is no option of cassandra_cdc; the options are serviceUrl, adminUrl, topic, ")
 
@@ -58,7 +58,7 @@ def test_an_option_that_resembles_nothing_is_answered_with_all_names() -> None:
     "topic", ["", "a,b", "persistent://t/n", "persistent://t/n/x/y", "non-persistent://t/n/x", "persistent:///n/x"]
 )
 def test_what_is_no_topic_name_is_refused(topic: str) -> None:
-    """One persistent topic, with tenant and namespace or short."""
+    """The option takes one persistent topic, in full or short form."""
     (problem,) = problems(GIVEN | {"topic": topic})
     assert problem.startswith("topic: ")
 
@@ -80,12 +80,12 @@ def test_what_is_no_topic_name_is_refused(topic: str) -> None:
     ],
 )
 def test_authentication_is_whole_and_known(more: dict[str, str], problem: str) -> None:
-    """Half of it, or a plugin that the Python client does not have, is refused."""
+    """Incomplete options, or a plugin that the Python client does not have, are refused."""
     assert problems(GIVEN | more) == [problem]
 
 
 def test_parameters_of_oauth2_are_reported_with_the_other_problems() -> None:
-    """All at once, and without what stands in them."""
+    """They are all in one error, without their values."""
     plugin = "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2"
     params = '{"issuer_url": "tell-nobody"}'
     assert problems(GIVEN | {"authPluginClassName": plugin, "authParams": params, "minPartitions": "0"}) == [
@@ -96,7 +96,7 @@ def test_parameters_of_oauth2_are_reported_with_the_other_problems() -> None:
 
 
 def test_another_topic_is_read_as_a_whole() -> None:
-    """A rebuild of `rows-` looks at each of its keys: where the data topic is to be read from does not concern it."""
+    """A rebuild of `rows-` reads each of its keys: the starting position for the data topic does not apply."""
     given = GIVEN | {"startingOffsets": "latest", "endingOffsets": '{"data-shop.orders": "1:2"}', "minPartitions": "4"}
     assert BridgeOptions.from_mapping(given).of_whole_topic("persistent://p/n/rows-shop.orders").as_texts() == {
         **GIVEN,
@@ -109,7 +109,7 @@ def test_another_topic_is_read_as_a_whole() -> None:
 
 
 def test_a_read_that_ends_takes_the_options_of_a_stream() -> None:
-    """Without what belongs to micro-batches, whatever its case; the rest stays as it is given."""
+    """Options of micro-batches are left out, in any case of letters; the others stay unchanged."""
     given = GIVEN | {
         "MAXROWSPERTRIGGER": "5",
         "maxBytesPerTrigger": "6",
@@ -120,7 +120,8 @@ def test_a_read_that_ends_takes_the_options_of_a_stream() -> None:
 
 
 def test_secrets_do_not_print() -> None:
-    """The options may be shown in a log; their secret may not. Pickled into a task it is still there."""
+    """A log may show the options, and must not show their secret. It is still in options that are pickled for a
+    task."""
     plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
     options = BridgeOptions.from_mapping(GIVEN | {"authPluginClassName": plugin, "authParams": "token:tell-nobody"})
     assert "tell-nobody" not in repr(options)
@@ -142,5 +143,5 @@ def test_secrets_do_not_print() -> None:
 def test_dead_letters_are_looked_for_where_the_connector_writes_them(
     given: dict[str, str], topics: tuple[str, ...]
 ) -> None:
-    """In the namespace of the events topics, unless topics are named."""
+    """They are in the namespace of the events topics, unless topics are named."""
     assert BridgeOptions.from_mapping({**GIVEN, **given}).dead_letters == topics

@@ -1,4 +1,4 @@
-"""Positions, offsets in JSON, and how a range is divided."""
+"""Positions, offsets in JSON, and the division of a range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_bridge.topics.positions import BEGINNING, Ledger, Position, parse_off
 
 
 def test_positions_are_ordered_as_the_topic_is() -> None:
-    """By ledger, then entry; the beginning is before them all."""
+    """Positions are ordered by ledger, then entry; the beginning is before all of them."""
     assert sorted([Position(10, 2), Position(9, 30), Position(10, -1), BEGINNING]) == [
         BEGINNING,
         Position(9, 30),
@@ -25,14 +25,15 @@ def test_positions_are_ordered_as_the_topic_is() -> None:
 
 
 def test_a_position_is_its_text() -> None:
-    """Both ways; the mark of a stream's start, or a message id's partition, changes nothing."""
+    """Text and position convert in both directions; the mark of a stream's start and a message id's partition are
+    ignored."""
     assert str(Position(12, -1)) == "12:-1"
     assert Position.parse(">12:-1") == Position.parse(" 12:-1 ") == Position.parse("12:-1:3") == Position(12, -1)
 
 
 @pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "1:2:3:4"])
 def test_what_is_no_position_is_refused(text: str) -> None:
-    """With the right form in the message."""
+    """The error has the right form."""
     with pytest.raises(ValueError, match="a position is 'ledger:entry', such as '12:345'"):
         Position.parse(text)
 
@@ -59,7 +60,7 @@ def test_offsets_by_topic_partition() -> None:
     ],
 )
 def test_wrong_offsets_are_all_named(text: str, problems: Sequence[str]) -> None:
-    """Every problem, and an example of what is wanted."""
+    """The error has every problem, and an example of the right form."""
     with pytest.raises(ConfigError) as error:
         parse_offsets("o", text, ["a", "b"])
     found = [str(each) for each in error.value.problems]
@@ -87,7 +88,8 @@ LEDGERS = [
     ],
 )
 def test_a_range_is_cut_between_entries(start: str | Position, end: str, parts: int, cuts: Sequence[str]) -> None:
-    """About as many entries in each; never more parts than entries; no part before what still exists."""
+    """The parts have about as many entries each. There are never more parts than entries, and none before the existing
+    entries."""
     first = start if isinstance(start, Position) else Position.parse(start)
     edges = [first, *map(Position.parse, cuts), Position.parse(end)]
     assert split_range(first, Position.parse(end), LEDGERS, parts) == list(itertools.pairwise(edges))
@@ -101,20 +103,20 @@ def test_a_range_is_cut_between_entries(start: str | Position, end: str, parts: 
         ("5:1", "9:2", 230),
         ("9:1", "9:2", 10),
         ("9:5", "9:5", 0),
-        ("9:5", "9:7", 20),  # beyond what the ledger was said to have
+        ("9:5", "9:7", 20),  # Beyond the end that the ledger was reported to have.
         ("3:7", "5:0", 100),
         ("9:5", "12:-1", 0),
     ],
 )
 def test_the_size_of_a_range_is_that_of_its_entries(start: str | Position, end: str, size_bytes: int) -> None:
-    """By the mean size of the entries of each ledger that still exists."""
+    """The mean entry size of each existing ledger counts."""
     first = start if isinstance(start, Position) else Position.parse(start)
     assert size_of_range(first, Position.parse(end), LEDGERS) == size_bytes
 
 
 @given(st.data())
 def test_the_parts_of_a_range_hold_each_entry_once(data: st.DataObject) -> None:
-    """Whatever ledgers there are: the parts join without a gap and hold what the range holds."""
+    """For any ledgers, the parts join without a gap and have all entries of the range."""
     sizes = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
     ledgers = [Ledger(ledger=10 * number, entries=size, size_bytes=size) for number, size in enumerate(sizes, start=1)]
     entries = [Position(each.ledger, entry) for each in ledgers for entry in range(each.entries)]
@@ -130,7 +132,7 @@ def test_the_parts_of_a_range_hold_each_entry_once(data: st.DataObject) -> None:
 
 
 def test_an_offset_of_the_pulsar_spark_connector_is_a_position() -> None:
-    """Its checkpoints hold the bytes of message ids, as signed numbers; anything else is refused."""
+    """Its checkpoints have the bytes of message ids as signed numbers; anything else is refused."""
     data = pulsar.MessageId(2, 300, 5, 7).serialize()
     assert Position.of_offset([each - 256 if each > 127 else each for each in data]) == Position(300, 5)
     assert Position.of_offset(list(pulsar.MessageId.earliest.serialize())) == Position(-1, -1)

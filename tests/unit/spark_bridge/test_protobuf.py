@@ -1,4 +1,4 @@
-"""Protocol Buffers' encoding against bytes that its documentation gives, and damaged bytes."""
+"""Protocol Buffers' encoding, compared with the bytes in its documentation, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_examples_of_the_documentation() -> None:
 
 
 def test_what_was_encoded_is_read_again() -> None:
-    """Fields in order, also those that come several times; fixed ones of others are passed over."""
+    """Fields keep their order, also repeated ones; unknown fields of fixed size are skipped."""
     found = parsed(
         encoded((1, -1), (2, b"a"), (2, "ä"), (3, 1 << 40)) + bytes.fromhex("21" + "00" * 8 + "2d" + "00" * 4)
     )
@@ -24,7 +24,7 @@ def test_what_was_encoded_is_read_again() -> None:
 
 
 def test_damaged_bytes_are_a_value_error() -> None:
-    """Cut at every byte that is no border of a field; a kind that there is not; another kind than is asked for."""
+    """The bytes are cut within a field, have an unknown wire type, or have another type than requested."""
     whole = encoded((1, 300), (2, "text"))
     for end in (1, 2, 4, 5, 8):
         with pytest.raises(ValueError, match="cut off"):

@@ -1,4 +1,4 @@
-"""The envelope of `changes-`: types that key and value both define, and records that fastavro writes by it."""
+"""The envelope of `changes-`: types that both key and value define, and records that fastavro writes with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEE = UserType("shop", "fee", ("amount", "what"), tuple(map(NativeType, ("decima
 
 
 def test_types_that_key_and_value_define_are_defined_once() -> None:
-    """A decimal and a user type in the key, in a column and in a collection."""
+    """A decimal and a user type are in the key, in a column and in a collection."""
     key, value = table_schemas(
         partition_key={"id": "decimal"}, clustering={"at": "frozen<fee>"},
         regular={"fees": "list<frozen<fee>>", "price": "decimal", "name": "text"}, user_types={"fee": FEE},
@@ -38,7 +38,7 @@ def test_types_that_key_and_value_define_are_defined_once() -> None:
 
 
 def test_readers_and_records_of_the_version_without_nodes_go_on() -> None:
-    """Avro's rules of evolution: either side may be the older one."""
+    """By Avro's rules of evolution, either side may be the older one."""
     key, value = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
     version = SchemaVersion(version=0, key=cast("Mapping[str, object]", key), value=cast("Mapping[str, object]", value))
     schema = cast("dict[str, Any]", envelope_schema(version))
@@ -62,7 +62,7 @@ def test_readers_and_records_of_the_version_without_nodes_go_on() -> None:
 
 
 def test_topics_stand_beside_the_data_topic() -> None:
-    """By its name; another name must be given."""
+    """They are derived from its name; for another form of name they must be given."""
     assert topic_beside("persistent://a/b/data-shop.t", "rows") == "persistent://a/b/rows-shop.t"
     with pytest.raises(ConfigError, match=r"persistent://a/b/t has no name data-<keyspace>.<table>: .*--changes-topic"):
         topic_beside("persistent://a/b/t", "changes")

@@ -1,4 +1,4 @@
-"""The state of a published topic: whose the last record of a partition is."""
+"""The state of a published topic: which producer wrote the last record of a partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PARTITION = "persistent://public/default/rows-shop.t-partition-2"
 
 
 def test_a_partition_to_which_a_rebuild_has_nothing_to_write_ends_with_a_record_of_before() -> None:
-    """Of four partitions and one row three get no record: neither the next run nor one with --follow may stop at them."""
+    """With four partitions and one row, three get no record: neither the next run nor one with --follow may refuse
+    them."""
     first = Published.anew("rows-shop.t", None)
     rebuilt = replace(Published.anew("rows-shop.t", 7), before={PARTITION: "12:3"})
     stored = Published(**json.loads(json.dumps(asdict(rebuilt))))
@@ -24,7 +25,7 @@ def test_a_partition_to_which_a_rebuild_has_nothing_to_write_ends_with_a_record_
 
 
 def test_changes_that_a_copy_of_the_mirror_does_not_know_are_of_a_later_run() -> None:
-    """The broker would drop what the copy has under these numbers."""
+    """The broker would drop new records of the copy that have numbers of that run."""
     stored = replace(Published.anew("rows-shop.t", None), sent_until=7)
     assert [stored.is_of_later_run(each) for each in (-1, 7, 8)] == [False, False, True]
     assert not Published.anew("rows-shop.t", None).is_of_later_run(-1)
@@ -42,7 +43,7 @@ def test_a_later_record_of_another_producer_is_of_others() -> None:
     "stored", ["", '{"topic": "rows-', "[]", "{}", '{"topic": "t", "producer": "p", "of_later_version": 1}']
 )
 def test_a_state_that_is_not_understood_is_told_with_the_way_on(stored: str) -> None:
-    """A rebuild does not read it."""
+    """The error advises a rebuild, which does not read the state."""
     with pytest.raises(
         DamagedStateError, match=r"^state in /lake/published/rows: .* publish the whole table anew with --rebuild$"
     ):

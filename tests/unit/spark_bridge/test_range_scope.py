@@ -1,4 +1,4 @@
-"""Ranges of clustering values, compared as Cassandra compares them; keys are the connector's Avro."""
+"""Ranges of clustering values are compared as in Cassandra; keys are the connector's Avro."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_bridge.topics.topic_schemas import AvroRecord
 from tests.fixtures.spark import table_schemas
 
 VERSION = 7
-# type, and values in Cassandra's order
+# A type, and values in Cassandra's order.
 ORDERS: Sequence[tuple[str, Sequence[object]]] = (
     ("int", (-(1 << 31), -1, 0, 5)),
     ("bigint", (-(1 << 63), -1, 0, 1 << 40)),
@@ -24,7 +24,7 @@ ORDERS: Sequence[tuple[str, Sequence[object]]] = (
     ("blob", (b"", b"\x00", b"\x7f", b"\x80", b"\xff")),
     ("boolean", (False, True)),
     ("double", (float("-inf"), -1.5, -0.0, 0.0, 2.0, float("inf"), float("nan"))),
-    ("timestamp", (-(1 << 62), -1, 0, 1 << 62)),  # further than Python's own times reach
+    ("timestamp", (-(1 << 62), -1, 0, 1 << 62)),  # Beyond the range of Python's own times.
     ("date", (-719_529, 0, 3_000_000)),
     ("varint", tuple(each.to_bytes(9, "big", signed=True) for each in (-(1 << 70), -1, 0, 255, 1 << 70))),
     (
@@ -62,7 +62,7 @@ ORDERS: Sequence[tuple[str, Sequence[object]]] = (
 
 
 class Table:
-    """Keys of one partition."""
+    """Keys of one partition of a table."""
 
     def __init__(self, **clustering: str) -> None:
         schema, _ = table_schemas(partition_key={"pk": "text"}, clustering=clustering, regular={"v": "int"})
@@ -70,7 +70,7 @@ class Table:
         self.covers = RangeScope([(VERSION, cast("AvroRecord", schema))])
 
     def key(self, values: Mapping[str, object]) -> bytes:
-        """With null for what is not given."""
+        """The key with these values, and null for the others."""
         return self._write(cast("Mapping[str, AvroValue]", {"pk": "p", **values}))
 
     def bounds(
@@ -103,7 +103,7 @@ def test_values_compare_as_in_cassandra(cql_type: str, values: Sequence[object],
 
 
 def test_two_columns_may_have_the_same_named_type() -> None:
-    """The second one names the record `cql_decimal`, which is in no namespace."""
+    """The second column only names the record `cql_decimal`, which has no namespace."""
     table = Table(a="decimal", b="decimal")
     low, high = ({"bigint": bytes([each]), "scale": 0} for each in (1, 2))
     bounds = table.bounds({"a": low, "b": high}, {}, closed=(True, False))
@@ -112,7 +112,7 @@ def test_two_columns_may_have_the_same_named_type() -> None:
 
 
 def test_a_bound_may_be_a_prefix() -> None:
-    """All rows of a prefix lie between its inclusive bounds, none between exclusive ones."""
+    """All rows of a prefix are between its inclusive bounds, and none between its exclusive ones."""
     table = Table(a="int", b="text")
     keys = [table.key({"a": a, "b": b}) for a in (1, 2, 3) for b in ("", "x")]
 

@@ -1,4 +1,4 @@
-"""Messages as a record batch of the raw contract."""
+"""Messages as a record batch of the raw columns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _row(
 
 
 def test_the_batch_has_the_columns_that_spark_was_promised() -> None:
-    """Names and types of the Arrow schema are those that Spark derives from the raw contract."""
+    """Names and types of the Arrow schema are those that Spark derives from the raw columns."""
     batch = to_arrow("t", -1, [_row()])
     expected = to_arrow_schema(RAW_SCHEMA)
     assert [(each.name, each.type) for each in batch.schema] == [(each.name, each.type) for each in expected]
 
 
 def test_a_row_of_each_kind() -> None:
-    """A value, and none; properties are flattened into one map column."""
+    """One row has a value and one has none; properties become one map column."""
     bare = _row(None, None, {})
     batch = to_arrow("t", 7, [_row(), bare])
     assert batch.column("op").to_pylist() == ["u", "d"]
@@ -41,7 +41,7 @@ def test_a_row_of_each_kind() -> None:
     ("text", "writetime"), [("-5", -5), (str(2**63 - 1), 2**63 - 1), (str(2**63), None), ("soon", None), ("", None)]
 )
 def test_a_write_time_that_is_none_is_null(text: str, writetime: int | None) -> None:
-    """A foreign producer may write anything; the text itself stays among the properties."""
+    """A foreign producer may write anything; the text itself is still in the properties."""
     batch = to_arrow("t", -1, [_row(properties={"writetime": text})])
     assert batch.column("writetime").to_pylist() == [writetime]
     assert batch.column("properties").to_pylist() == [[("writetime", text)]]

@@ -1,4 +1,5 @@
-"""When a resync may close a gap: what was sent is in the data topic. What to do where it could not send something."""
+"""When a resync may close a gap: all sent rows must be on the data topic. Also its advice for rows that it could not
+send."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ def _at(ledger: int, entry: int) -> PartitionCursor:
     [
         ([_at(7, 4), _at(9, 0)], [TopicPosition(7, 4), TopicPosition(8, 5)], True),
         ([_at(7, 3), _at(9, 0)], [TopicPosition(7, 4), TopicPosition(8, 5)], False),
-        ([_at(8, -1)], [UNKNOWN_POSITION], True),  # nothing was ever in this partition
-        ([_at(-2, -1)], [UNKNOWN_POSITION], False),  # it has no such subscription
-        ([], [], False),  # the topic went
+        ([_at(8, -1)], [UNKNOWN_POSITION], True),  # Nothing was ever in this partition.
+        ([_at(-2, -1)], [UNKNOWN_POSITION], False),  # The partition has no such subscription.
+        ([], [], False),  # The topic was deleted.
         ([], [TopicPosition(7, 4)], False),
         ([_at(9, 9)], [TopicPosition(7, 4), TopicPosition(7, 4)], False),
     ],
@@ -28,7 +29,7 @@ def _at(ledger: int, entry: int) -> PartitionCursor:
 def test_everything_is_passed_only_where_each_partition_is(
     cursors: list[PartitionCursor], ends: list[TopicPosition], passed: bool
 ) -> None:
-    """Whatever came to the topic since."""
+    """Later events on the topic do not matter."""
     assert is_passed(cursors, ends) == passed
 
 
@@ -40,7 +41,7 @@ def test_everything_is_passed_only_where_each_partition_is(
     ],
 )
 def test_a_deleted_row_that_cannot_be_sent_is_deleted_again(is_mirror: bool, when: str) -> None:
-    """Where a mirror is compared, it has to have the deletion: the next run would find the same row in it."""
+    """A mirror must also get the deletion: otherwise the next run would find the same row in it."""
     told = _unwritable_reason(['{"k": 1}', '{"k": 2}'], is_mirror=is_mirror)
     assert told == (
         "2 deleted rows cannot be sent, because the data topic does not have their CQL keys; the first is "

@@ -1,4 +1,4 @@
-"""What a resync does about gap records, as they come from the topic."""
+"""How a resync plans its work from the gap records of the topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GAP = GapRecord(
 
 
 def test_windows_of_a_table_are_merged_and_closed_gaps_have_none() -> None:
-    """Of all nodes; the margin is on both sides, and may join them."""
+    """Windows of all nodes are merged; the margin is added on both sides, and may join windows."""
     later = replace(_GAP, node_id=_OTHER, first_segment_id=20, last_segment_id=21, from_ms=165_000, to_ms=170_000)
     far = replace(_GAP, first_segment_id=30, last_segment_id=30, from_ms=900_000, to_ms=900_000)
     closed = replace(_GAP, first_segment_id=40, last_segment_id=40, from_ms=None)
@@ -35,13 +35,13 @@ def test_windows_of_a_table_are_merged_and_closed_gaps_have_none() -> None:
 
 
 def test_spans_that_touch_are_one() -> None:
-    """In any order, one within another too."""
+    """Spans may be in any order, also one within another."""
     assert merged([(5, 9), (1, 4), (6, 7), (11, 12)]) == ((1, 9), (11, 12))
     assert merged([]) == ()
 
 
 def test_a_row_without_a_write_time_is_in_no_window() -> None:
-    """Both ends are included."""
+    """Windows include both ends."""
     spans = ((1, 9), (11, 12))
     assert [each for each in (None, 0, 1, 9, 10, 11, 12, 13) if is_within(spans, each)] == [1, 9, 11, 12]
 
@@ -62,13 +62,13 @@ def test_a_row_without_a_write_time_is_in_no_window() -> None:
 def test_a_gap_closes_without_a_row_only_where_its_rows_are_surely_gone(
     gap: GapRecord, table_id: UUID | None, fate: Fate
 ) -> None:
-    """A table that is not there is no dropped one when the gap's node is not in the cluster that was asked."""
+    """A missing table does not count as dropped if the gap's node is not in the cluster that was asked."""
     assert fate_of(gap, table_id, {_NODE}) is fate
     assert fate.closes_at_once == (fate in (Fate.DROPPED, Fate.MADE_AGAIN))
 
 
 def _holds(condition: str, cassandra_us: int | None, topic_us: int | None) -> bool:
-    """By a database whose null is that of Spark."""
+    """Evaluate the condition in a database that treats null as Spark does."""
     question = f"SELECT {condition} FROM (SELECT ? AS writetime) AS cassandra, (SELECT ? AS writetime) AS topic"
     with closing(sqlite3.connect(":memory:")) as database:
         return bool(database.execute(question, (cassandra_us, topic_us)).fetchone()[0])
@@ -77,33 +77,33 @@ def _holds(condition: str, cassandra_us: int | None, topic_us: int | None) -> bo
 @pytest.mark.parametrize(
     ("cassandra_us", "topic_us", "has_statics", "is_needed"),
     [
-        (15, None, False, False),  # written in the first window: sent already
-        (35, 5, False, False),  # in the second
-        (25, 5, False, True),  # between them
-        (None, 5, False, True),  # deleted, as far as the topic knows in a window
-        (5, 5, False, True),  # a deleted column, a collection
-        (5, None, False, True),  # written with a timestamp of its own
-        (None, None, False, True),  # a row of nothing but its key
-        (49_001, 5, False, False),  # changed just now: that event has the whole row
-        (None, 49_001, False, False),  # published just now, and gone since: its deletion has an event
-        (49_001, 5, True, True),  # or only its partition's static columns were
+        (15, None, False, False),  # Written in the first window, so it was sent already.
+        (35, 5, False, False),  # In the second window.
+        (25, 5, False, True),  # Between the windows.
+        (None, 5, False, True),  # Deleted; the data topic only has a record of a window.
+        (5, 5, False, True),  # A deleted column or a collection.
+        (5, None, False, True),  # Written with an explicit timestamp.
+        (None, None, False, True),  # A row of only its key.
+        (49_001, 5, False, False),  # Changed just now: that event has the whole row.
+        (None, 49_001, False, False),  # Published just now and deleted since: the deletion has an event.
+        (49_001, 5, True, True),  # Perhaps only the static columns of its partition were changed.
         (None, 49_001, True, True),
         (15, 5, True, False),
-        (48_999, 5, False, True),  # longer ago than anything is on its way
+        (48_999, 5, False, True),  # Longer ago than an event takes.
         (None, 48_999, False, True),
-        (51_001, 5, False, True),  # a timestamp of the future
+        (51_001, 5, False, True),  # A timestamp in the future.
     ],
 )
 def test_a_row_that_differs_is_sent_unless_it_was_or_is_changed_now(
     cassandra_us: int | None, topic_us: int | None, has_statics: bool, is_needed: bool
 ) -> None:
-    """Windows from 10 to 20 and from 30 to 40, it is 50,000 microseconds now, and the margin is 1,000."""
+    """The windows are 10 to 20 and 30 to 40. The current time is 50,000 microseconds, and the margin is 1,000."""
     condition = needs_no_event([(10, 20), (30, 40)], 45, 50, 1, has_statics=has_statics)
     assert _holds(condition, cassandra_us, topic_us) != is_needed
 
 
 def test_what_is_changed_just_now_counts_from_behind_the_windows_only() -> None:
-    """A gap that was reported a moment ago."""
+    """The gap was reported a moment ago."""
     condition = needs_no_event([(49_900, 50_010)], 45, 50, 1, has_statics=False)
     needed = [each for each in (49_500, 49_899, 50_005, 50_011) if not _holds(condition, None, each)]
     assert needed == [49_500, 49_899, 50_005]

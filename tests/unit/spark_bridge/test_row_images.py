@@ -1,4 +1,5 @@
-"""The changes of rows beside a dictionary that follows the records one by one, on the Arrow tables that Spark gives."""
+"""Changes of rows, compared with a dictionary that applies the records one by one, on Arrow tables as Spark passes
+them."""
 
 from __future__ import annotations
 
@@ -51,11 +52,11 @@ RULES: Final = ChainRules(
 )
 Key = tuple[int, str]
 State = Mapping[str, tuple[int | None, int | None]]
-"""What is shown: the row's value and the static one, by identity."""
+"""A shown state: the row's value and the static value, by identity."""
 
 
 class Wanted(NamedTuple):
-    """One step: the row's and the static value before and after; when, and by the record at which position."""
+    """One step: the row's and the static value before and after, the time, and the position of the record."""
 
     before: tuple[int | None, int | None] | None
     after: tuple[int | None, int | None] | None
@@ -96,7 +97,7 @@ def gone_as(identity: str, owner: str) -> Told:
 
 
 def record_as(change: Change, position: int, owner: str) -> Told:
-    """As spark_bridge.jobs.row_steps gives a record of the data topic."""
+    """The change as spark_bridge.jobs.row_steps passes a record of the data topic."""
     told = told_of(change, position)
     key = cast("bytes", told["key"])
     said: Told = {name: told[name] for name in ("clock_us", "ledger", "entry", "batch_index", "bounds")}
@@ -115,7 +116,7 @@ def record_as(change: Change, position: int, owner: str) -> Told:
 
 
 def wanted_steps(states: Sequence[State], first: int, owner: str, last: State) -> dict[str, list[Wanted]]:
-    """States of the rows after each record, and the result: how each row changed."""
+    """The steps of each row, from the states after each record and the result."""
     steps = dict[str, list[Wanted]]()
     of_rows = [{name: each for name, each in state.items() if not name.startswith(STATIC_ID)} for state in states]
     for identity in {name for state in of_rows for name in state} | set(last) - {STATIC_ID + owner}:
@@ -137,7 +138,7 @@ def image_of(image: Mapping[str, Any] | None) -> tuple[int | None, int | None] |
 
 
 def told_steps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Wanted]]:
-    """What was found, whose numbers and next times are looked at here."""
+    """The steps that were found; checks their numbers and next times."""
     found = dict[str, list[Wanted]]()
     for row in sorted((each for each in rows if each["is_step"]), key=lambda each: each["step"]):
         source = None if row["source"] is None else row["source"]["position"]
@@ -170,9 +171,9 @@ def op_of(before: object, after: object, *, is_touched: bool) -> str:
 def test_each_row_changes_as_a_dictionary_does(
     partitions: Sequence[tuple[Sequence[Change], Sequence[Change], bool]], size: int, random: Any
 ) -> None:
-    """Of several Cassandra partitions, whatever the order of what is said; one row may be gone in the end that no record took.
+    """The rows are of several Cassandra partitions, in any order; at the end, one row may be gone without a record.
 
-    In batches of some rows, too, which end anywhere.
+    The tables are also divided into batches that end anywhere.
     """
     said, wanted, compared = list[Told](), dict[str, list[Wanted]](), dict[str, str]()
     for number, (earlier, changes, loses_one) in enumerate(partitions):
@@ -195,7 +196,7 @@ def test_each_row_changes_as_a_dictionary_does(
         ]
         random.shuffle(told)
         said += told
-        # identities are the same in all partitions here, so they are told apart by the owner
+        # Identities are the same in all partitions here, so the owner distinguishes them.
         steps = wanted_steps(states, len(earlier), owner, last)
         wanted |= {f"{owner} {identity}": each for identity, each in steps.items()}
         for identity in {*states[0], *last}:
@@ -217,7 +218,7 @@ def test_each_row_changes_as_a_dictionary_does(
 
 
 def test_a_deletion_of_what_nobody_had_changes_nothing() -> None:
-    """The columns keep their types without a single row."""
+    """The columns keep their types although there is no row."""
     for said in ([record_as(Delete(1, "a"), 3, "p"), gone_as(identity_of((1, "a")), "p")], []):
         changes = chained_table(pa.Table.from_pylist(said, schema=SAID), RULES, ["s"])
         assert (len(changes), changes.schema.field("is_step").type) == (0, pa.bool_())

@@ -1,4 +1,4 @@
-"""From an Avro key back to the CQL key and its token."""
+"""Conversion of an Avro key back to the CQL key and its token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.row_keys import RowKeys, token_of
 
-# CQL bytes of each native type that a key may have; `time` has no way back
+# CQL bytes of each native type that is allowed in a key; `time` cannot be converted back.
 BYTES = [
     ("ascii", "61"), ("bigint", "fffffffffffffffe"), ("blob", "cafe"), ("boolean", "01"), ("date", "80000001"),
-    ("date", "00000000"), ("date", "ffffffff"),  # before year 1, and after 9999
+    ("date", "00000000"), ("date", "ffffffff"),  # Before year 1, and after 9999.
     ("decimal", "00000002ff6a"), ("double", "3ff8000000000000"), ("float", "7fc00000"), ("inet", "7f000001"),
     ("inet", "20010db8000000000000000000000001"), ("int", "fffffffe"), ("smallint", "fffe"), ("text", "c3a4"),
     ("timestamp", "00000176bb3e707b"), ("timestamp", "4000000000000000"), ("timestamp", "ffffc77ced0327ff"),
@@ -42,7 +42,7 @@ def table(partition_type: NativeType | UserType, *clustering: str) -> TableMetad
 
 
 def test_a_key_has_the_bytes_and_the_token_that_cassandra_has() -> None:
-    """`SELECT token(1)` is -4069959284402364209; a row has all its clustering columns."""
+    """`SELECT token(1)` is -4069959284402364209; a row's key has all clustering columns."""
     of = table(NativeType("int"), "text", "bigint")
     avro = record_writer(data_key_schema(of))({"pk": 1, "ck0": "a", "ck1": -1})
     key = RowKeys(of).of(avro)
@@ -52,7 +52,7 @@ def test_a_key_has_the_bytes_and_the_token_that_cassandra_has() -> None:
 
 @pytest.mark.parametrize(("cql_type", "data"), BYTES)
 def test_a_key_of_a_native_type_becomes_the_bytes_of_cassandra_again(cql_type: str, data: str) -> None:
-    """As partition key, and as clustering column, whose static row has none."""
+    """The value is a partition key and a clustering column, which the static row's key lacks."""
     value = value_reader(NativeType(cql_type))(bytes.fromhex(data))
     of = table(NativeType(cql_type), cql_type)
     keys, write = RowKeys(of), record_writer(data_key_schema(of))
@@ -65,12 +65,12 @@ def test_a_key_of_a_native_type_becomes_the_bytes_of_cassandra_again(cql_type: s
 
 
 def test_every_native_type_of_a_key_is_tried() -> None:
-    """A new type needs a line above."""
+    """A new type needs a line in the list above."""
     assert {name for name, _ in BYTES} == {name for name, each in CODECS.items() if each.write is not None} - {"time"}
 
 
 def test_the_static_row_of_a_key_has_no_clustering_columns() -> None:
-    """Null in Avro is null in CQL, whether it was so or is made so."""
+    """Null in Avro is null in CQL, whether the key is a static row's or is made one."""
     of = table(NativeType("int"), "text")
     write = record_writer(data_key_schema(of))
     bare = write({"pk": 1, "ck0": None})
@@ -79,7 +79,7 @@ def test_the_static_row_of_a_key_has_no_clustering_columns() -> None:
 
 
 def test_the_bytes_of_cassandra_give_the_key_of_an_event() -> None:
-    """Where the topic has hashes for it."""
+    """They are used where the topic has hashes in the key."""
     of = table(NativeType("int"), "text")
     write = record_writer(data_key_schema(of))
     assert RowKeys(of).avro_of((b"\0\0\0\1", b"a")) == write({"pk": 1, "ck0": "a"})
@@ -87,7 +87,7 @@ def test_the_bytes_of_cassandra_give_the_key_of_an_event() -> None:
 
 
 def test_a_key_that_has_no_way_back_is_named() -> None:
-    """A user type in the key; a `time` has lost its nanoseconds."""
+    """A user type in the key, or a `time`, which has lost its nanoseconds."""
     of = table(UserType("shop", "place", ("x",), (NativeType("int"),)))
     avro = record_writer(data_key_schema(of))({"pk": {"x": 1}})
     with pytest.raises(UnwritableKeyError, match="a key column of type"):

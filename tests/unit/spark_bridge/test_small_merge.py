@@ -1,4 +1,4 @@
-"""What a fold in the driver says of the identities in a mirror's rows."""
+"""The identities of a mirror's rows in a fold in the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def _folded(*told: Told) -> pa.Table:
 
 
 def test_every_identity_is_either_shown_or_gone() -> None:
-    """Rows by their key; a partition stands for itself where it has static columns and no rows, and else it is gone."""
+    """Rows go by their key. A partition has its own identity: shown if it has static columns and no rows, and else
+    gone."""
     last = told_of(Row(2, "b", 2, 1), 2)
     last.update(expires_at=NOW_S + 60)
     folded = _folded(

@@ -1,4 +1,4 @@
-"""The home with which Spark's JVM is started: links below the cache folder, and the place of its archive of classes."""
+"""The home with which Spark's JVM starts: links below the cache folder, and the location of its archive of classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INSTALLED = Path(pyspark.__file__).parent
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and an environment that leaves the choice of the home to us."""
+    """An empty cache folder, and an environment that lets us choose the home."""
     for name in (SPARK_HOME, "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", *_ELSEWHERE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path / "cache"))
@@ -49,7 +49,7 @@ def _home(*jars: Path) -> SparkHome:
 
 
 def test_it_has_sparks_scripts_and_jars_but_no_packed_pyspark(jar: Path) -> None:
-    """The second time it is there."""
+    """The second call uses the existing home."""
     home = _home(jar)
     for name in ("jars", "bin/spark-submit"):
         assert (home.folder / name).samefile(_INSTALLED / name)
@@ -59,7 +59,7 @@ def test_it_has_sparks_scripts_and_jars_but_no_packed_pyspark(jar: Path) -> None
 
 
 def test_sparks_own_scripts_start_java_with_it_and_with_the_jars_behind_sparks_own(jar: Path) -> None:
-    """By `spark-submit --version` of the home, which prints how it starts Java."""
+    """`spark-submit --version` in this home prints how it starts Java."""
     with spark_home([jar]) as home:
         assert home is not None
         command = [str(home.folder / "bin" / "spark-submit"), "--version"]
@@ -79,7 +79,8 @@ def test_sparks_own_scripts_start_java_with_it_and_with_the_jars_behind_sparks_o
     ],
 )
 def test_what_the_user_has_set_stays(variable: str, value: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Another interpreter may have no PySpark but the packed one; a configuration may have another master or options of Java."""
+    """Another interpreter may only have the packed PySpark, and a configuration may have another master or other Java
+    options."""
     monkeypatch.setenv(variable, value)
     with spark_home(()) as home:
         assert home is None
@@ -88,13 +89,13 @@ def test_what_the_user_has_set_stays(variable: str, value: str, monkeypatch: pyt
 
 
 def test_the_running_interpreter_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As our own builder does."""
+    """Our own session builder names it, too."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     _home()
 
 
 def test_a_cache_folder_that_cannot_be_made_changes_nothing(cache: Path) -> None:
-    """Spark starts as it would without us, only slower."""
+    """Spark then starts as usual, only slower."""
     cache.write_text("a file")
     with spark_home(()) as home:
         assert home is None
@@ -102,7 +103,7 @@ def test_a_cache_folder_that_cannot_be_made_changes_nothing(cache: Path) -> None
 
 
 def test_one_place_of_pyspark_has_one_archive(jar: Path) -> None:
-    """Each has 200 MB. That of another place stays, unless its PySpark is gone."""
+    """An archive has 200 MB. The archive of another location stays, unless its PySpark is gone."""
     home = _home()
     place, state, jars = home.folder.name.split("-")
     removed, replaced, another = (
@@ -124,7 +125,7 @@ def test_one_place_of_pyspark_has_one_archive(jar: Path) -> None:
 
 
 def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JVM is told of the one that is there for it."""
+    """The JVM gets the archive that was made for it."""
     home = _home()
     javas = [tmp_path / name / "bin" / "java" for name in ("a", "b")]
     for java in javas:
@@ -147,7 +148,7 @@ def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_jar_that_was_replaced_or_is_another_of_the_same_relative_path_has_another_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java would load the older one, or find none."""
+    """Otherwise Java would load the older jar, or find none."""
     homes = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -160,13 +161,13 @@ def test_a_jar_that_was_replaced_or_is_another_of_the_same_relative_path_has_ano
 
 
 def test_a_jar_that_is_missing_leaves_spark_to_itself(tmp_path: Path) -> None:
-    """It says what is wrong."""
+    """Spark itself then reports the error."""
     with spark_home([tmp_path / "missing.jar"]) as home:
         assert home is None
 
 
 def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """With which settings, and with which home, the builder would start Spark."""
+    """The settings and the home with which the builder would start Spark."""
     found: dict[str, str] = {}
 
     def start(self: SparkSession.Builder) -> None:
@@ -178,12 +179,12 @@ def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together with what the user tells Java, and with the archive if it is there."""
+    """The settings also have the user's Java options, and the archive if it exists."""
     builder = session_builder([jar]).master("local[2]").config("spark.driver.defaultJavaOptions", "-Dmine=1")
     started = _started(builder, monkeypatch)
     assert started["jars"] == str(jar)
     assert "spark.jars" not in started
-    assert builder._options["spark.jars"] == str(jar)  # it may be used again
+    assert builder._options["spark.jars"] == str(jar)  # The builder may be used again.
     assert started["spark.driver.defaultJavaOptions"] == "-Dmine=1"
     archive = SparkHome(Path(started["home"])).archive
     assert archive is not None
@@ -196,7 +197,7 @@ def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkey
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
 def test_executors_elsewhere_get_their_jars_from_spark(master: str, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """YARN, for one, sends the packed PySpark of Spark's own home."""
+    """YARN, for example, sends the packed PySpark of Spark's own home."""
     started = _started(session_builder([jar]).master(master), monkeypatch)
     assert (started["home"], started["spark.jars"]) == ("", str(jar))
 
@@ -205,7 +206,7 @@ def test_executors_elsewhere_get_their_jars_from_spark(master: str, jar: Path, m
 def test_with_jars_of_the_users_all_have_one_class_loader(
     setting: tuple[str, str], jar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's, for classes of the home's jars would not see theirs."""
+    """This is Spark's class loader, because classes of the home's jars would not see the user's jars."""
     started = _started(session_builder([jar]).master("local").config(*setting), monkeypatch)
     assert started["jars"] == ""
     assert started["spark.jars"] == ("/mine.jar" if setting[0] == "spark.jars" else str(jar))

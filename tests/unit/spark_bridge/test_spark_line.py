@@ -1,4 +1,4 @@
-"""The jars that a session fetches, by line of Spark."""
+"""The jars that a session fetches, by Spark line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from spark_bridge import session_builder, spark_line
 def test_a_session_fetches_the_jars_of_its_line(
     line: str, packages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta Lake and Iceberg where they are asked for."""
+    """Delta Lake and Iceberg are added on request."""
     monkeypatch.setattr(spark_line, "LINE", line)
     builder = session_builder(delta=True, iceberg=True)
     assert builder._options["spark.jars.packages"].split(",") == packages
 
 
 def test_spark_4_2_has_delta_tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for Iceberg there is told where it is."""
+    """A request for Iceberg gives an error that says which line has it."""
     monkeypatch.setattr(spark_line, "LINE", "4.2")
     packages = session_builder(delta=True)._options["spark.jars.packages"].split(",")
     assert packages == ["org.apache.spark:spark-avro_2.13:4.1.1", "io.delta:delta-spark_4.2_2.13:4.4.0"]
@@ -41,7 +41,7 @@ def test_spark_4_2_has_delta_tables_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_line_without_known_jars_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the lines that there are; files that are given are taken as they are."""
+    """The error lists the known lines; given files are used unchanged."""
     monkeypatch.setattr(spark_line, "LINE", "9.8")
     with pytest.raises(
         ConfigError, match=r"^pyspark: \S+ is of a line .*; install one of 3\.5, 4\.1, 4\.2 \(pip install"

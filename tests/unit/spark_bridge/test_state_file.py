@@ -1,4 +1,4 @@
-"""States in a folder, read beside a writer."""
+"""States in a folder, read while another process writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_bridge.reading.folders import FsspecFolder
 
 
 class _BesideAWriter(FsspecFolder):
-    """After each of the first listings a writer replaces all states by newer ones."""
+    """A folder in which a writer replaces all states by newer ones after each of the first listings."""
 
     def __init__(self, folder: Path, writes: int) -> None:
         super().__init__(str(folder))

@@ -1,4 +1,5 @@
-"""Truncations and drops in Spark: the connector's own records, and the rule beside that of the fault kit's oracle."""
+"""Truncations and drops in Spark: records of the connector itself, and the rule compared with the fault kit's
+oracle."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_the_same_records_are_gone_as_in_the_oracle(
     writetime_us: int | None,
     is_deletion: bool,
 ) -> None:
-    """Kind, life, topic partition, position, write time and value, on both sides of each border."""
+    """The cases combine kind, table, topic partition, position, write time and value, on both sides of each limit."""
     properties = {"table_id": table_id, "kind": "row"}
     if generation is not None:
         properties["table_generation"] = str(generation)
@@ -71,7 +72,8 @@ def test_the_same_records_are_gone_as_in_the_oracle(
 
 
 def test_a_truncation_takes_a_row_whose_record_has_no_write_time() -> None:
-    """As after a repair or an expiry: no later record would remove it. A deletion stays, for its row may have a later write time."""
+    """After a repair or an expiry, no later record would delete the row. A deletion stays, because its row may have a
+    later write time."""
     (clearing,) = [clearing_of(_record())]
     assert clearing is not None
     assert clears(clearing, 0, (7, 8, -1), None)
@@ -156,7 +158,7 @@ def _of_oracle(clearing: TableClearing) -> Clearing:
 
 
 def _record(**given_fields: Any) -> bytes:
-    """As the connector writes it; its schema is checked."""
+    """The record as the connector writes it, checked against its schema."""
     clearing = {
         "kind": "truncation",
         "table_id": IDS[0],

@@ -1,4 +1,4 @@
-"""Which life of a table is the latest, by what its records say."""
+"""Which of several tables of one name is the latest, by what their records say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from spark_bridge.rows.table_lives import TableLife, life_of, newest_life
 
-# Version 1, in order of time: the second one is of 2025-12-30.
+# Version 1, in order of time: the second one is from 2025-12-30.
 OLD, NEW = "a5559b20-e53e-11f0-a9d7-973e92e688cb", "b5559b20-e53e-11f0-a9d7-973e92e688cb"
 RANDOM = "11111111-1111-4111-8111-111111111111"
 OLD_US, NEW_US = 1_767_071_767_306_934, 1_767_071_794_150_480
@@ -26,7 +26,7 @@ OLD_US, NEW_US = 1_767_071_767_306_934, 1_767_071_794_150_480
     ],
 )
 def test_the_later_life_is_the_newest_and_begins_behind_the_other(earlier: TableLife, later: TableLife) -> None:
-    """By generation, whatever the ids are; where none is named, by the id's time."""
+    """The generation decides, whatever the ids are; without generations, the time in the id decides."""
     assert newest_life([later, earlier]) == newest_life([earlier, later]) == later
     assert later.begins_behind(earlier)
     assert not earlier.begins_behind(later)
@@ -35,14 +35,15 @@ def test_the_later_life_is_the_newest_and_begins_behind_the_other(earlier: Table
 
 @pytest.mark.parametrize("behind_us", [2_000, -3_000])
 def test_the_first_generation_that_is_named_begins_no_other_life(behind_us: int) -> None:
-    """A connector of an earlier version named the id only; its records are the same table's. Cassandra 4.0 makes the id later."""
+    """An earlier version of the connector named only the id; its records are of the same table. Cassandra 4.0 makes the
+    id later."""
     named = TableLife(OLD, OLD_US + behind_us)
     assert newest_life([TableLife(OLD), named]) == named
     assert not named.begins_behind(TableLife(OLD))
 
 
 def test_what_a_record_says() -> None:
-    """Nothing of its table, its id, or its id and generation."""
+    """A record may name nothing of its table, its id, or its id and generation."""
     assert life_of(None) is life_of({}) is newest_life([]) is None
     assert life_of({"table_id": OLD, "table_generation": "x"}) == TableLife(OLD)
     assert life_of({"table_id": OLD, "table_generation": "7"}) == TableLife(OLD, 7)

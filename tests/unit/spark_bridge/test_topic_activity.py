@@ -14,7 +14,7 @@ _PUBLISHED_US = 1_700_000_000_000_000
 
 
 def test_percentiles_of_more_lags_than_are_kept_are_nearly_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lags of 0 to 99.999 s in random order, of which at most 1,000 are kept."""
+    """The lags are 0 to 99.999 s in random order, and at most 1,000 of them are kept."""
     monkeypatch.setattr(topic_activity, "_MOST_LAGS", 1_000)
     lags_ms = random.Random(7).sample(range(100_000), 20_000)
     found = TopicActivity("t")

@@ -20,14 +20,14 @@ def registered(version: int, *, type: str = "KEY_VALUE", **properties: str) -> M
 
 
 def test_versions_are_ordered_and_the_newest_leads() -> None:
-    """Whatever order the registry lists them in."""
+    """The registry's order does not matter."""
     schemas = TopicSchemas.parse("t", [registered(10), registered(2), registered(9)])
     assert [each.version for each in schemas.versions] == [2, 9, 10]
     assert schemas.newest.key["fields"] == [{"name": "v10", "type": "int"}]
 
 
 def test_a_column_is_dropped_since_a_version_when_a_later_one_lacks_it_and_the_newest_has_it() -> None:
-    """A key's column is none: a table of keys only has them in its values, by whatever name they go."""
+    """Key columns do not count: a table of only key columns has them in its values, also under changed names."""
 
     def of(version: int, *names: str) -> Mapping[str, object]:
         records = [{"name": "t", "fields": [{"name": each} for each in part]} for part in (["k"], names)]
@@ -57,7 +57,7 @@ def test_a_column_is_dropped_since_a_version_when_a_later_one_lacks_it_and_the_n
     ],
 )
 def test_what_has_no_typed_columns_is_refused(answer: list[Mapping[str, object]], reason: str) -> None:
-    """No schema, or one of another output format."""
+    """There is no schema, or one of another output format."""
     with pytest.raises(TopicError) as error:
         TopicSchemas.parse("persistent://public/default/t", answer)
     assert str(error.value).startswith(f"topic persistent://public/default/t: {reason}")

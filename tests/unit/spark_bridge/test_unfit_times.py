@@ -1,4 +1,4 @@
-"""Which tables have timestamps, so that one may not fit; the values are looked at in Spark."""
+"""Which columns of a table have timestamps that may not fit; Spark checks the values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TYPES = {
 
 
 def test_a_timestamp_is_found_at_any_depth() -> None:
-    """Also in a type that the schema names where it has defined it before; the other times fit."""
+    """It is also found in a type that the schema only names because it was defined before. Other time types always
+    fit."""
     columns = {
         "a": "timestamp", "b": "list<timestamp>", "c": "map<text, frozen<place>>", "d": "place",
         "e": "tuple<int, set<timestamp>>", "f": "date", "g": "time", "h": "bigint", "i": "list<frozen<size>>", "j": "decimal",

@@ -1,4 +1,4 @@
-"""Which differences `verify` reports, by what it sees each time that it looks; and how the command tells them."""
+"""Which differences `verify` reports after its comparisons, and how the command shows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def differing(name: str, state: int = SAME) -> Row:
 
 
 class Clock:
-    """A time of the test's own, which sleeping moves on."""
+    """A clock of the test, which sleeping advances."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Comparisons:
-    """Comparisons that are written down, and take so long; the last one is found again and again."""
+    """Given comparisons, each of which takes some time; the last one is repeated."""
 
     def __init__(self, clock: Clock, *found: Sequence[Row], takes_s: float = 0) -> None:
         self._clock = clock
@@ -52,19 +52,20 @@ class Comparisons:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The job's clock."""
+    """The job's clock, replaced."""
     made = Clock()
     monkeypatch.setattr(verify_job, "time", made)
     return made
 
 
 def names(found: Settled) -> tuple[list[str], list[str]]:
-    """Ids of rows that differ, and of those that move."""
+    """Ids of rows that differ, and of rows that keep changing."""
     return [row[ID] for row in found.differing], [row[ID] for row in found.moving]
 
 
 def test_rows_are_looked_at_again_after_a_first_look_that_took_longer_than_the_time_to_give_up(clock: Clock) -> None:
-    """A row that changed between the looks still moves, one that stayed differs, one that is equal now is not told."""
+    """A row that changed between the comparisons is unsettled, one that stayed the same differs, and one that is equal
+    now is not reported."""
     first = [differing("moves", 1), differing("stays"), differing("on its way")]
     looks = Comparisons(clock, first, [differing("moves", 2), differing("stays")], takes_s=900)
     found = settle(looks, settle_s=30, give_up_s=0, at_most=10)
@@ -73,21 +74,21 @@ def test_rows_are_looked_at_again_after_a_first_look_that_took_longer_than_the_t
 
 
 def test_a_difference_that_moves_and_then_stays_is_told(clock: Clock) -> None:
-    """It counts from the look that first saw it as it is."""
+    """Its time counts from the first comparison that saw its present state."""
     looks = Comparisons(clock, [differing("a", 1)], [differing("a", 2)], [differing("a", 3)])
     assert names(settle(looks, settle_s=30, give_up_s=600, at_most=10)) == (["a"], [])
     assert [round(each - looks.at_s[0]) for each in looks.at_s] == [0, 10, 20, 30, 40, 50]
 
 
 def test_what_never_stays_is_given_up(clock: Clock) -> None:
-    """The time counts from the end of the first look."""
+    """The time limit counts from the end of the first comparison."""
     looks = Comparisons(clock, *([differing("a", state)] for state in range(1_000)), takes_s=5)
     assert names(settle(looks, settle_s=30, give_up_s=60, at_most=10)) == ([], ["a"])
     assert 65 <= looks.at_s[-1] - looks.at_s[0] < 85
 
 
 def test_no_more_rows_than_the_limit_are_looked_at_again_and_the_others_are_counted(clock: Clock) -> None:
-    """Those beyond it are left out, and not taken for equal."""
+    """The others are reported as left out, and do not count as equal."""
     looks = Comparisons(clock, [differing(str(number)) for number in range(7)])
     found = settle(looks, settle_s=1, give_up_s=0, at_most=3)
     assert (names(found), found.left_out, found.rows) == ((["0", "1", "2"], []), 4, 100)
@@ -123,6 +124,6 @@ def report(
     ],
 )
 def test_only_a_table_without_any_doubt_ends_with_0(told: VerifyReport, code: int, line: str) -> None:
-    """Differences are 1; what went on changing, or was left out, is 3 and is said."""
+    """The exit code is 1 for differences. It is 3, with a message, if rows kept changing or were left out."""
     assert exit_code(told) == code
     assert any(each.startswith(line) for each in report_lines("shop.t", told))

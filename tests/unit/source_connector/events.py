@@ -1,4 +1,4 @@
-"""Events and tables for unit tests, by few words."""
+"""Short constructors of events and tables for unit tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE = UUID("00000000-0000-0000-0000-0000000000aa")
 
 
 class AtOnce:
-    """`SchemaQueries` that ask in the caller's thread."""
+    """`SchemaQueries` that ask at once, in the caller's thread."""
 
     def ask(self, question: Callable[[], _T], then: Callable[[_T | CdcError], None]) -> None:
         try:
@@ -45,7 +45,7 @@ class _Table:
 
 
 def a_table() -> TaskOwner:
-    """Whose tasks they are, for stages that know no more of it."""
+    """An owner of tasks, for stages that only need an identity."""
     return cast("TaskOwner", _Table())
 
 
@@ -137,7 +137,7 @@ def event(
 def pending(
     *events: MutationEvent, node: UUID = NODE, table_id: UUID | None = None, segment_id: int = 7
 ) -> list[PendingEvent]:
-    """Events as they come out of one message."""
+    """Events as they come from one message."""
     content = MutationEvents(
         node_id=node, segment_id=segment_id, keyspace="ks", table="t", table_id=table_id or UUID(int=1), key_schema="",
         events=events,
@@ -153,7 +153,7 @@ def due_row(*, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1) 
 
 
 def event_of(row: DueRow) -> MutationEvent:
-    """The event that comes in the row's second."""
+    """The event that is delivered when the row is due."""
     return MutationEvent(
         position=0, ordinal=0, kind=MutationKind.STATIC_ROW if row.is_static else MutationKind.ROW, key=row.key,
         partition_key=row.partition_key, digest=row.digest, clustering=row.clustering, expiry_time_s=row.second,

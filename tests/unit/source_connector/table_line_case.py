@@ -1,4 +1,4 @@
-"""A line of one table between stages in memory, for unit tests: what it is given, and what it makes of it."""
+"""A line of one table between stages in memory, for unit tests that give it events and answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.unit.source_connector.events import NODE, AtOnce, int32, table
 
 __all__ = ["GOOD", "NEW", "OLD", "UNFORESEEN", "UNWRITABLE", "Case", "Neighbours"]
 
-# Time UUIDs in order of time.
+# Time UUIDs in ascending order of time.
 OLD, NEW = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2))
 GOOD: RawRow = (int32(5), (10).to_bytes(8, "big"), None)
 UNWRITABLE: RawRow = (b"\x01\x02\x03", (10).to_bytes(8, "big"), None)
@@ -55,7 +55,8 @@ UNFORESEEN: RawRow = ()
 
 
 class Neighbours:
-    """In-memory stages: reads wait for a test's answer, frames and dead letters are kept, time passes only when a test says so."""
+    """Stages in memory: reads wait for a test's answer, frames and dead letters are kept, and only a test advances the
+    time."""
 
     def __init__(self) -> None:
         self.reads: list[WaitingRead] = []
@@ -76,7 +77,8 @@ class Neighbours:
         self.is_agreed = True
         self.versions: set[UUID] | FetchError = {UUID(int=5)}
 
-    # RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter, SchemaChangeTopic, DataPartitions, Origin
+    # The methods of RowFetcher, CassandraClient, TableSchemaReader, HostConnection, DeadLetterWriter,
+    # SchemaChangeTopic, DataPartitions, Origin
 
     keyspace, table = "ks", "t"
 
@@ -163,7 +165,7 @@ class _Origin:
 
 
 class Case:
-    """A line of `ks.t` whose schema is registered."""
+    """A line of `ks.t` with a registered schema."""
 
     def __init__(
         self,
@@ -238,7 +240,7 @@ class Case:
         self.line.work()
 
     def receive_guess(self, event: DataStaxEvent) -> None:
-        """An event of a DataStax agent, and the look at the schema that it waits for."""
+        """Receive an event of a DataStax agent, and answer the look at the schema for which it waits."""
         message_id: Any = "(1,2,3,4)"
         self.line.receive(
             DataStaxMessage(
@@ -263,7 +265,8 @@ class Case:
         self.line.deliver(read.task, read.attempt, Rows(read.request, rows, "ALL", is_fallback=False))
 
     def create_again(self, *, is_noticed: bool = True) -> None:
-        """The table is dropped and created again; that is noticed by an event of it, or by a look at the schema."""
+        """Drop the table and create it again; the line notices by an event of the new table, or by a look at the
+        schema."""
         self.around.current, self.around.number = table(table_id=NEW), self.around.number + 1
         if is_noticed:
             self.line.check_schema()
@@ -282,7 +285,7 @@ class Case:
         return [each for at, each in texts if at >= 0]
 
     def pass_time(self) -> None:
-        """Whatever was planned happens."""
+        """Run all planned steps."""
         for _ in range(3):
             self.now += 100
             self.timers.run_due()

@@ -1,4 +1,4 @@
-"""Events that name a column which the table did not have when it was read last."""
+"""Events that name a column that the table did not have at the last read of its schema."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.unit.source_connector.table_line_case import OLD, Case
 
 
 def columns_read(case: Case) -> list[list[str]]:
-    """The columns with which each read was asked for."""
+    """The columns that each read selects."""
     return [sorted(read.request.projection.column_names) for read in case.around.reads]
 
 
 def of_dropped_column(monkeypatch: pytest.MonkeyPatch) -> Case:
-    """A case whose table has no column `x`, as a read has found."""
+    """A case whose table has no column `x`, which a look at the schema has confirmed."""
     case = Case(monkeypatch)
     case.receive(event(1, columns=("v", "x")))
     case.pass_time()
@@ -28,7 +28,7 @@ def of_dropped_column(monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def test_the_first_row_with_a_column_that_was_added_again_is_read_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the next check of the schema."""
+    """This also holds before the next regular check of the schema."""
     case = of_dropped_column(monkeypatch)
     case.around.current, case.around.number = table(columns=("v", "x"), table_id=OLD), case.around.number + 1
     case.receive(event(2, columns=("v", "x")))
@@ -42,7 +42,8 @@ def test_the_first_row_with_a_column_that_was_added_again_is_read_with_it(monkey
 def test_late_events_of_a_dropped_column_ask_for_the_schemas_version_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of a moment: a backlog of them goes on. The table is not read for them."""
+    """Such events of one moment share one question, so that a backlog of them continues. The table is not read for
+    them."""
     case = of_dropped_column(monkeypatch)
     asked: list[float] = []
 
@@ -62,7 +63,7 @@ def test_late_events_of_a_dropped_column_ask_for_the_schemas_version_together(
 
 
 def test_late_events_wait_alone_while_cassandra_does_not_tell_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are read, and they follow when it does."""
+    """Other events are read meanwhile, and these follow once Cassandra answers."""
     case = of_dropped_column(monkeypatch)
 
     def fail(after: float) -> UUID:

@@ -1,4 +1,4 @@
-"""How the driver is told where the cluster is; the driver itself runs, no server does."""
+"""How the driver gets the cluster's address and handles errors; the driver is real, and there is no server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(**options: object) -> CassandraClient:
 
 
 def test_a_secure_connect_bundle_reaches_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a file with its content, beside the login, and with nothing else that says where the cluster is."""
+    """The driver gets the bundle as a file with its content, and the login, but no other address of the cluster."""
     told: dict[str, object] = {}
 
     def note(cluster: Cluster, **options: object) -> None:
@@ -55,7 +55,7 @@ def test_a_secure_connect_bundle_reaches_the_driver(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
-    """No file, no zip, a zip of other things: nothing that waiting could mend."""
+    """There is no file, no zip, or a zip of other things: waiting would not help."""
     text, other = tmp_path / "text", tmp_path / "other.zip"
     text.write_text("no zip")
     with zipfile.ZipFile(other, "w") as archive:
@@ -66,16 +66,16 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_contact_point_that_no_name_server_knows_is_waited_for() -> None:
-    """By its name, for a name may come later."""
+    """The error names the host, because a name may become known later."""
     with pytest.raises(FetchError, match=r"Cassandra at nosuch\.invalid port 9042: UnresolvableContactPoints"):
         client(contactPoints="nosuch.invalid", loadBalancing__localDc="dc1").connect()
 
 
 def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
-    """The driver keeps the timer itself until its time: every answer of half a minute would stay in memory."""
+    """The driver keeps a timer until its time: otherwise all answers of half a minute would stay in memory."""
 
     class Read:
-        """What was asked, and the answer."""
+        """A request and its answer."""
 
         def is_late(self) -> None:
             raise AssertionError("it was answered")
@@ -91,7 +91,8 @@ def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
 
 
 def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() -> None:
-    """One timer of the driver's for all within a quarter of a second; what is shorter than a second has its own."""
+    """Timeouts that end within the same quarter of a second share one timer of the driver; one below a second has its
+    own."""
     created: list[tuple[float, Callable[[], None]]] = []
     ended: list[str] = []
     timeouts = Timeouts(lambda delay_s, callback: created.append((delay_s, callback)))
@@ -107,7 +108,7 @@ def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() 
         last = timeouts.add(30, partial(ended.append, name))
     last.cancel()
     timers = created[1:]
-    assert len(timers) <= 2  # should a quarter of a second end in between
+    assert len(timers) <= 2  # Two timers if the test crosses the limit of a quarter of a second.
     assert all(delay_s + time.monotonic() - before >= 30 and delay_s <= 30.25 for delay_s, _ in timers)
     for _, callback in timers:
         callback()
@@ -117,7 +118,7 @@ def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() 
 
 
 def test_a_timer_that_cannot_be_made_is_not_relied_on() -> None:
-    """The next timeout of the same quarter of a second asks for one again: a statement without one might never end."""
+    """The next timeout of the same quarter of a second tries again: otherwise a statement might wait for ever."""
     asked: list[float] = []
 
     def refuse(delay_s: float, callback: Callable[[], None]) -> None:
@@ -134,7 +135,8 @@ def test_a_timer_that_cannot_be_made_is_not_relied_on() -> None:
 def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A syntax error, a server's internal error: they come as messages of the protocol, and end no connector."""
+    """Syntax errors and internal errors of the server come as messages of the protocol, and must not end the
+    connector."""
 
     class Refusing:
         def prepare(self, select: str) -> None:
@@ -153,7 +155,8 @@ def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_an
 
 
 def test_the_schema_versions_of_all_nodes_are_those_that_one_node_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own and its peers': the peers of another node would leave out that node's own version."""
+    """They are the node's own version and its peers' versions: the peers of another node would lack that node's
+    version."""
     own, other = UUID(int=1), UUID(int=2)
     asked: list[object] = []
 
@@ -192,7 +195,8 @@ def test_rows_of_a_users_keyspace_stay_bytes_whatever_its_name_begins_with(keysp
 def test_the_schemas_version_is_asked_for_anew_unless_the_known_one_is_as_new_as_it_must_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tables share an answer of the last second; who needs a later one gets one, and the others have it, too."""
+    """Tables share an answer of the last second. A request for a later version asks again, and the other tables share
+    that answer."""
     now, versions = [10.0], iter(map(UUID, map("{:032x}".format, range(9))))
     monkeypatch.setattr("source_connector.rows.cassandra_client.time.monotonic", lambda: now[0])
     asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")

@@ -1,4 +1,4 @@
-"""The cluster's time, beside a clock of the machine that is wrong."""
+"""The cluster's time, when the machine's clock is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from source_connector.rows.cluster_clock import ClusterClock
 
 
 def test_a_wrong_clock_of_the_machine_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node's time counts, from its answer on: the clock is never ahead of the node's."""
+    """The node's time counts from its answer on, so this clock is never ahead of the node's."""
     clock, node_s = ClusterClock(), datetime(2020, 1, 1, tzinfo=UTC).timestamp()
     now = time.monotonic()
     clock.observe(uuid_from_time(node_s), now)
@@ -23,5 +23,5 @@ def test_a_wrong_clock_of_the_machine_moves_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_before_a_node_has_told_it_is_the_machines() -> None:
-    """Nothing is read until then."""
+    """No row is read before that."""
     assert abs(ClusterClock().time_s() - time.time()) < 1

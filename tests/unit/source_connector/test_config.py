@@ -36,14 +36,14 @@ def problems(options: dict[str, object]) -> list[str]:
 
 @pytest.mark.parametrize(("pattern", "reason"), [("a{99999999999}", "repetition number"), (5000 * "(", "")])
 def test_a_pattern_that_python_cannot_compile_is_a_problem_of_its_option(pattern: str, reason: str) -> None:
-    """Whatever the compiler of patterns raises."""
+    """This holds for each exception of the regular expression compiler."""
     (problem,) = problems({**NEEDED, "columns": pattern})
     assert problem.startswith("columns: is no regular expression: ")
     assert reason in problem
 
 
 def test_options_may_be_nested_as_deep_as_json_goes() -> None:
-    """Pulsar hands them over as they were written."""
+    """Pulsar passes the options as they were written."""
     nested: object = 1
     for _ in range(5000):
         nested = {"a": nested}
@@ -52,7 +52,7 @@ def test_options_may_be_nested_as_deep_as_json_goes() -> None:
 
 
 def test_defaults_are_those_of_datastax_where_it_has_the_option() -> None:
-    """Names and cases of tables are kept as they are."""
+    """The case of table names is kept."""
     found = config()
     assert (found.keyspace, found.contact_points, found.local_dc, found.port) == (
         "Shop", ("10.0.0.1", "10.0.0.2"), "dc1", 9042,
@@ -74,7 +74,7 @@ def test_defaults_are_those_of_datastax_where_it_has_the_option() -> None:
     ],
 )
 def test_events_topics_may_be_one_or_several(given: object, topics: tuple[str, ...]) -> None:
-    """A list, or one text with commas; short names are completed."""
+    """The option is a list, or one text with commas; short names are completed."""
     assert config(events={"topic": given}).topics == topics
 
 
@@ -92,7 +92,7 @@ def test_events_topics_may_be_one_or_several(given: object, topics: tuple[str, .
 def test_topics_of_the_connector_are_beside_those_of_our_agents(
     tables: dict[str, str], events: list[str], prefix: str
 ) -> None:
-    """Their names do not change when the topic of DataStax's agents is removed from the list."""
+    """Their names do not change when the topic of DataStax's agents is removed from the option."""
     names = "{keyspace}.{table}" if "tables" in tables else "ks.t"
     given = {
         "contactPoints": "c",
@@ -108,13 +108,13 @@ def test_topics_of_the_connector_are_beside_those_of_our_agents(
 
 
 def test_numbers_may_be_text_and_come_as_floats() -> None:
-    """Pulsar's JSON knows one kind of number."""
+    """Pulsar's JSON has only one number type."""
     assert config(port="9043").port == 9043
     assert config(port=9043.0).port == 9043
 
 
 def test_all_problems_are_told_at_once_a_line_each() -> None:
-    """Missing, wrong, unknown and unsupported options together."""
+    """The errors include missing, wrong, unknown and unsupported options."""
     found = problems({
         "port": "many",
         "cahe.max.digest": 4,
@@ -138,7 +138,7 @@ def test_all_problems_are_told_at_once_a_line_each() -> None:
 
 
 def test_options_without_a_meaning_here_give_one_warning() -> None:
-    """Somebody who moves over keeps the configuration as it is."""
+    """So a configuration of DataStax's connector can be used unchanged."""
     found, warnings = parsed(
         batch__size=200,
         query={"executors": 10},
@@ -153,7 +153,7 @@ def test_options_without_a_meaning_here_give_one_warning() -> None:
 
 
 def test_another_subscription_type_is_accepted_with_a_warning() -> None:
-    """Packed events are read in the order of their topic partition."""
+    """The connector reads packed events in the order of their topic partition, whatever this option says."""
     assert parsed(events__subscription__type="Failover")[1] == ()
     assert parsed(events__subscription__type="Key_Shared")[1] == (
         "events.subscription.type: Key_Shared is for topics of DataStax's agents; events of ours are read with a "
@@ -162,7 +162,7 @@ def test_another_subscription_type_is_accepted_with_a_warning() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    """Neither by a configuration nor by its problems."""
+    """Neither the configuration nor its errors show them."""
     found = config(auth={"provider": "PLAIN", "username": "u", "password": "hunter2"})
     assert "hunter2" not in repr(found) and "token:secret" not in repr(found)
     wrong = problems({**NEEDED, "auth.password": ["hunter2"], "auth.provider": "none"})
@@ -173,7 +173,8 @@ _LOGIN: dict[str, object] = {**NEEDED, "auth": {"provider": "PLAIN", "username":
 
 
 def test_a_secret_may_stand_in_a_file_of_its_own_or_in_the_environment(tmp_path: Path) -> None:
-    """By the agent's words: the option's name and `File`; `CDC_` and the name in capitals. An option wins over both."""
+    """As in the agent, the file option is the option's name and `File`, and the variable is `CDC_` and the name in
+    capitals. The option wins over both."""
     file = tmp_path / "password"
     file.write_text("hunter2\n")
     environment = {
@@ -194,7 +195,7 @@ def test_a_secret_may_stand_in_a_file_of_its_own_or_in_the_environment(tmp_path:
 
 
 def test_a_secret_that_cannot_be_read_is_told_by_its_file_option(tmp_path: Path) -> None:
-    """No file, no text, or the secret twice; never what stands in it."""
+    """The file is missing or no text, or the secret is given twice; the error does not show the secret."""
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
     assert problems({**_LOGIN, "auth.passwordFile": "/no/such"}) == [
@@ -221,7 +222,7 @@ def test_a_secret_in_the_place_of_its_file_is_not_shown(value: str) -> None:
 
 
 def test_what_would_be_left_aside_in_silence_is_told() -> None:
-    """A login or certificates without a provider give a warning; what can only be a mistake is refused."""
+    """A login or certificates without a provider give a warning; a certain mistake is refused."""
     assert parsed(auth__username="u", ssl__truststore__path="/t.jks")[1] == (
         "auth.username: has no effect without auth.password",
         "ssl.*: has no effect without ssl.provider JDK or OpenSSL; Cassandra is spoken to in plain text",
@@ -241,13 +242,13 @@ def test_what_would_be_left_aside_in_silence_is_told() -> None:
 
 
 def test_a_broker_that_is_not_told_is_asked_for() -> None:
-    """Where the host cannot find it out."""
+    """The option is required if the host cannot find out the address."""
     with pytest.raises(ConfigError, match="pulsarServiceUrl: is required"):
         SourceConfig.from_mapping(NEEDED, {})
 
 
 def test_options_win_over_what_the_host_found_out() -> None:
-    """Another address of the broker, or other rights."""
+    """They may give another address of the broker, or other credentials."""
     assert config(pulsarServiceUrl="pulsar://other:6650").pulsar_service_url == "pulsar://other:6650"
 
 
@@ -255,7 +256,7 @@ _KEY = 32 * "k"
 
 
 def test_columns_are_hidden_by_patterns_and_a_key_from_the_secrets(tmp_path: Path) -> None:
-    """Pulsar hands `--secrets` over as options; a file or the environment will do."""
+    """Pulsar passes `--secrets` as options; a file or an environment variable also works."""
     given = {**NEEDED, "columns": {"hash": "Shop.orders.email, *.*.id", "truncate": ["Shop.orders.note:9"]}}
     file = tmp_path / "key"
     file.write_text(_KEY + "\n")
@@ -275,7 +276,8 @@ def test_columns_are_hidden_by_patterns_and_a_key_from_the_secrets(tmp_path: Pat
 
 
 def test_everything_that_is_wrong_with_hidden_columns_is_told_at_once() -> None:
-    """Before any table is there: forms, tables that the source does not serve, a key that is missing or too short."""
+    """The errors do not need the tables: wrong forms, tables that the source does not serve, a missing or too short
+    key."""
     wrong = {
         **NEEDED,
         "columns.hash": "email, Shop.orders.email",
@@ -301,7 +303,7 @@ def test_everything_that_is_wrong_with_hidden_columns_is_told_at_once() -> None:
 
 
 def test_a_pattern_may_name_any_table_of_several() -> None:
-    """Of two patterns nobody knows before the tables are there."""
+    """Conflicts between two patterns are not known before the tables are."""
     of_many = {name: each for name, each in NEEDED.items() if name not in ("keyspace", "table")}
     of_many |= {"tables": "shop.*, bank.accounts"}
     given = {**of_many, "columns.drop": "shop.users.ssn, *.*.pin, bank.*.iban"}
@@ -312,7 +314,7 @@ def test_a_pattern_may_name_any_table_of_several() -> None:
 
 
 def test_what_a_source_hides_is_told_by_its_options_alone() -> None:
-    """For `verify`, which has no broker and perhaps not the other secrets of the source."""
+    """`verify` needs this without a broker, and perhaps without the other secrets of the source."""
     options = {
         "keyspace": "Shop",
         "table": "orders",

@@ -1,4 +1,4 @@
-"""DataTopicPolicies and PulsarAdmin: what is asked, told and set, by HTTP answers as Pulsar 4 gives them."""
+"""DataTopicPolicies and PulsarAdmin: their requests, reports and settings, with HTTP answers as of Pulsar 4."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 def _policies(retention: Mapping[str, int], ttl_s: int = 0) -> Answering:
-    """A broker with these policies for all topics; a retention that is set is in force."""
+    """A broker with these policies for all topics; a retention that a request sets is in force."""
     kept = dict(retention)
 
     def answer(request: Request) -> tuple[int, Mapping[str, str], object]:
@@ -60,7 +60,7 @@ def _admin(url: str, plugin: str = "", params: str = "") -> PulsarAdmin:
 def test_what_is_dropped_is_told_with_what_mends_it(
     retention: Mapping[str, int], ttl_s: int, wanted: int | None, told: list[str]
 ) -> None:
-    """A retention that somebody has chosen is theirs."""
+    """A retention that somebody has chosen is not changed."""
     with broker(_policies(retention, ttl_s)) as server:
         found = trimming_of(_admin(server.url).policy, _TOPIC, wanted)
     assert [each.partition(";")[0] for each in found] == told
@@ -68,7 +68,7 @@ def test_what_is_dropped_is_told_with_what_mends_it(
 
 
 def test_the_wanted_retention_is_set_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Where the topic has another one."""
+    """It is set if the topic has another one."""
     caplog.set_level("INFO")
     with broker(_policies(_NOTHING_KEPT)) as server:
         admin = _admin(server.url)
@@ -81,7 +81,7 @@ def test_the_wanted_retention_is_set_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_topic_is_looked_at_when_it_is_there_and_told_as_long_as_it_is_so(caplog: pytest.LogCaptureFixture) -> None:
-    """By a thread of its own; the numbers say how many hazards there are, and how many topics nobody has judged."""
+    """A separate thread checks the topic; the metrics count hazards, and topics that were not checked."""
     with broker(_policies(_NOTHING_KEPT, ttl_s=60)) as server:
         policies = DataTopicPolicies(_admin(f"{server.url}/"), None)
         policies.follow("data-ks.t")
@@ -98,7 +98,7 @@ def test_a_topic_is_looked_at_when_it_is_there_and_told_as_long_as_it_is_so(capl
 
 
 def test_without_the_address_or_the_right_it_is_said_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, and the number of topics that nobody has judged says so, too."""
+    """The log says so once, and the metric counts the topics that were not checked."""
     without = DataTopicPolicies(None, None)
     without.follow("data-ks.a")
     without.follow("data-ks.b")
@@ -126,7 +126,7 @@ def test_without_the_address_or_the_right_it_is_said_that_nobody_knows(caplog: p
 def test_credentials_are_those_that_events_are_read_with(
     tmp_path: Path, plugin: str, params: str, header: str | None
 ) -> None:
-    """They follow a redirect to the broker that owns the topic."""
+    """The credentials are also sent after a redirect to the broker that owns the topic."""
     file = tmp_path / "token"
     file.write_text("of a file\n")
     with broker(_policies(_FOR_EVER)) as owner, broker(redirects_to(owner.url)) as other:
@@ -139,14 +139,14 @@ def test_credentials_are_those_that_events_are_read_with(
     [("basic", "hunter2"), ("token", "file:///no/such/hunter2file"), ("tls", "hunter2"), ("oauth2", "hunter2")],
 )
 def test_credentials_that_cannot_be_used_are_an_error_without_them(plugin: str, params: str) -> None:
-    """Parameters may be secrets; the name of a file is none."""
+    """Parameters may be secrets, so the error does not show them; it may show a file's name."""
     with pytest.raises(AdminError) as raised:
         _admin("http://127.0.0.1:1", plugin, params).policy(_TOPIC, "/x")
     assert "hunter2" not in str(raised.value).replace("hunter2file", "")
 
 
 def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
-    """And the option."""
+    """The error also names the option."""
     with pytest.raises(AdminError, match=r"pulsarAdminUrl: http://127.0.0.1:1 does not answer: .*refused"):
         _admin("http://127.0.0.1:1").policy(_TOPIC, "/x")
 
@@ -161,7 +161,7 @@ def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, object], message: str) -> None:
-    """Each with what to do."""
+    """Each error says what to do."""
     right = {
         "keyspace": "ks", "table": "t", "contactPoints": "node", "loadBalancing.localDc": "dc1",
         "pulsarServiceUrl": "pulsar://broker:6650",

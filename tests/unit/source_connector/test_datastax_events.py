@@ -1,4 +1,4 @@
-"""What a captured message of DataStax's agents means for a table."""
+"""The meaning of captured messages of DataStax's agents for a table."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def understood(number: int, of: TableMetadata = SEM) -> MutationEvent:
 
 
 def test_a_row_is_found_by_the_bytes_of_its_key() -> None:
-    """insert into sem(a,b,c,d,e) values('p',1,...): key, position, digest and write time as captured."""
+    """insert into sem(a,b,c,d,e) values('p',1,...): key, position, digest and write time are as captured."""
     content = as_mutation_events(captured("statements-events.txt")[0], Projection(SEM))
     (change,) = content.events
     assert (content.table_id, content.segment_id, change.position) == (UUID(int=5), 1795218821164, 12441180)
@@ -65,7 +65,7 @@ def test_a_row_is_found_by_the_bytes_of_its_key() -> None:
 
 
 def test_an_event_without_clustering_values_is_a_guess() -> None:
-    """A static row where the table has static columns, a partition deletion where it has none."""
+    """The guess is a static row if the table has static columns, and a partition deletion if it has none."""
     assert (understood(4).kind, understood(4).clustering) == (MutationKind.STATIC_ROW, ())
     no_static = replace(SEM, static_columns=())
     assert understood(4, no_static).kind is MutationKind.PARTITION_DELETION
@@ -73,7 +73,7 @@ def test_an_event_without_clustering_values_is_a_guess() -> None:
 
 
 def test_a_renamed_key_column_is_met_by_its_place() -> None:
-    """Those agents keep the key's schema that they built first."""
+    """These agents keep the key's schema that they built first, so columns match by position."""
     renamed = replace(SEM, clustering_key=(column("other", ColumnKind.CLUSTERING, position=0),))
     assert understood(0, renamed).clustering == (b"\0\0\0\1",)
 
@@ -86,13 +86,13 @@ def test_a_renamed_key_column_is_met_by_its_place() -> None:
     ],
 )
 def test_the_key_of_another_table_is_refused(of: TableMetadata) -> None:
-    """Dropped and created again with another key."""
+    """The table was dropped and created again with another key."""
     with pytest.raises(MalformedEventsError, match="its key"):
         understood(0, of)
 
 
 def test_keys_of_every_type_become_cql_bytes() -> None:
-    """All 19 columns of both captured keys."""
+    """Both captured keys have all 19 columns."""
     one, two = captured("all-key-types-events.txt")
     assert (one.key["ktiny"], two.key["ktiny"], two.key["ksmall"]) == (5, 251, 65236)
     assert (one.key["ktime"], two.key["ktime"]) == (3723123456, 3723123456)
@@ -103,14 +103,14 @@ def test_keys_of_every_type_become_cql_bytes() -> None:
     [(b"", b"\0\0\0", {}), (b"\2p\2\2\0", b"\0\0\0", {}), (b"\2p\2\2", b"\2", {}), (b"\2p\2\2", b"\0\0\0", {"segpos": "x"})],
 )  # fmt: skip
 def test_bytes_that_are_no_such_event_are_an_error(key: bytes, value: bytes, properties: dict[str, str]) -> None:
-    """Cut, too long, or with properties of something else."""
+    """The bytes are cut or too long, or the properties belong to something else."""
     *_, last = (_GOLDEN / "statements-events.txt").read_text().splitlines()
     with pytest.raises(MalformedEventsError, match="no event of a DataStax agent"):
         _schema(json.loads(last)["data"]).decode(key, value, properties)
 
 
 def test_a_backfilled_event_has_neither_node_nor_digest() -> None:
-    """The constant in the digest's place would make all of them copies of one another."""
+    """Its digest is a constant, which would make all backfilled events copies of one another."""
     *_, last = (_GOLDEN / "statements-events.txt").read_text().splitlines()
     schema = _schema(json.loads(last)["data"])
     value = b"\0\2\x20BACK_FILL_INSERT\0"
@@ -121,7 +121,7 @@ def test_a_backfilled_event_has_neither_node_nor_digest() -> None:
 
 
 def test_what_is_no_schema_is_an_error() -> None:
-    """Of a topic that something else has written."""
+    """The schema is of a topic that something else has written."""
     with pytest.raises(MalformedEventsError, match="no KEY_VALUE schema"):
         DataStaxSchema(b"\0\0\0\1{")
 
@@ -130,7 +130,7 @@ def test_what_is_no_schema_is_an_error() -> None:
     ("is_desc", "start", "end"), [(False, 5000, 5999), (True, 5999, 5000)], ids=["ascending", "descending"]
 )
 def test_a_cut_time_stands_for_its_microsecond(*, is_desc: bool, start: int, end: int) -> None:
-    """As the scope of everything in it, in clustering order."""
+    """The event becomes the scope of all times within the microsecond, in clustering order."""
     keyed = table(clustering_key=("c",), clustering_type="time", descending=("c",) if is_desc else ())
     assert keyed.clustering_key[0].type == NativeType("time")
     found = microsecond_bounds(Projection(keyed), event(1)._replace(clustering=((5000).to_bytes(8, "big"),)))
@@ -141,7 +141,7 @@ def test_a_cut_time_stands_for_its_microsecond(*, is_desc: bool, start: int, end
 
 
 def test_a_dead_letter_holds_the_message_as_it_was() -> None:
-    """Key and properties too, for sending it again gives the connector nothing less."""
+    """It also keeps key and properties, so that a resend gives the connector the same message."""
     message_id: Any = "(1,2,3,4)"
     raw = RawMessage(data=b"v", key="AnAC", properties={"segpos": "1:2", "writetime": "3"})
     message = DataStaxMessage(
@@ -159,6 +159,6 @@ def test_a_dead_letter_holds_the_message_as_it_was() -> None:
 
 
 class _Nowhere:
-    """Where the messages of unit tests come from."""
+    """The origin of messages in unit tests."""
 
     def settled(self, message: object, events: int) -> None: ...

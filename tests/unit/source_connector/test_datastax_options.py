@@ -1,4 +1,4 @@
-"""The configuration cases of DataStax's connector, by the names of its own tests: the same refusals, the same meanings."""
+"""The configuration cases of DataStax's connector, by the names of its own tests: equal refusals and equal meanings."""
 
 from __future__ import annotations
 
@@ -65,32 +65,32 @@ def refused(options: dict[str, object]) -> list[str]:
     ],
 )
 def test_a_bad_value_is_refused_with_the_option_named(case: str, option: str, value: object) -> None:
-    """Idle options too: a value that the other connector refuses is a mistake here as well."""
+    """This also holds for options without effect: a value that the other connector refuses is a mistake here, too."""
     assert option in refused(_PLACE | {option: value}), case
 
 
 def test_no_contact_points_of_the_driver_are_a_mistake() -> None:
-    """An empty list is not passed over."""
+    """An empty list is refused."""
     option = _DRIVER + "basic.contact-points"
     place = {name: value for name, value in _PLACE.items() if name != "contactPoints"}
     assert option in refused(place | {option: []})
 
 
 def test_every_bad_value_is_named_at_once() -> None:
-    """Idle ones, unknown ones and those of both kinds of rules."""
+    """One error has options without effect, unknown options, and values that break rules of either kind."""
     assert sorted(refused({"port": "foo", "jmx": "x", "compression": "zip", "outputFormat": "avro", "prot": 1})) == [
         "compression", "contactPoints", "jmx", "loadBalancing.localDc", "outputFormat", "port", "prot",
     ]  # fmt: skip
 
 
 def test_should_accept_valid_output_format() -> None:
-    """Three formats."""
+    """All three formats are accepted."""
     for text in ("key-value-avro", "key-value-json", "json"):
         assert accepted(_PLACE | {"outputFormat": text})[0].output_format is DataFormat(text)
 
 
 def test_should_handle_dc_with_contact_points() -> None:
-    """Contact points as one text."""
+    """The contact points are one text."""
     found, warnings = accepted({"contactPoints": "127.0.0.1, 127.0.1.1", "loadBalancing.localDc": "local"})
     assert (found.contact_points, found.local_dc, found.port, warnings) == (
         ("127.0.0.1", "127.0.1.1"), "local", 9042, (),
@@ -98,7 +98,7 @@ def test_should_handle_dc_with_contact_points() -> None:
 
 
 def test_should_handle_dc_with_contact_points_driver_prefix() -> None:
-    """The driver's own names, nested or not."""
+    """The options have the driver's own names, nested or not."""
     found, warnings = accepted(
         {
             "datastax-java-driver": {
@@ -114,7 +114,7 @@ def test_should_handle_dc_with_contact_points_driver_prefix() -> None:
 
 
 def test_contact_points_provided_using_connector_and_driver_prefix() -> None:
-    """The connector's name wins."""
+    """The option with the connector's name wins."""
     found, _ = accepted(
         _PLACE
         | {_DRIVER + "basic.contact-points": "x:1", _DRIVER + "basic.load-balancing-policy.local-datacenter": "y"}
@@ -123,7 +123,7 @@ def test_contact_points_provided_using_connector_and_driver_prefix() -> None:
 
 
 def test_should_handle_port_and_max_concurrent_requests_and_instance_name() -> None:
-    """Numbers as numbers, texts or what Pulsar's JSON makes of them."""
+    """Numbers may be numbers, texts, or the floats of Pulsar's JSON."""
     found, warnings = accepted(_PLACE | {"port": 5725.0, "maxConcurrentRequests": "129", "name": "i1", "task.id": "2"})
     assert found.port == 5725
     assert warnings == (
@@ -133,12 +133,12 @@ def test_should_handle_port_and_max_concurrent_requests_and_instance_name() -> N
 
 @pytest.mark.parametrize("value", ["None", "All", "Driver", "none", "ALL", "true", "false", True, False])
 def test_should_handle_ignore_errors(value: object) -> None:
-    """Parsed and never used there, accepted here."""
+    """DataStax's connector parses the option and never uses it; here it is accepted."""
     assert accepted(_PLACE | {"ignoreErrors": value})[1] != ()
 
 
 def test_should_handle_deprecated_settings() -> None:
-    """All of them at once; what has a meaning keeps it, the others give one warning."""
+    """They come together: options with a meaning keep it, and the others give one warning."""
     found, warnings = accepted(
         _PLACE
         | {
@@ -153,7 +153,7 @@ def test_should_handle_deprecated_settings() -> None:
 
 @pytest.mark.parametrize("name", ["cloud.secureConnectBundle", _DRIVER + "basic.cloud.secure-connect-bundle"])
 def test_should_handle_secure_connect_bundle(name: str) -> None:
-    """By its name and by the driver's; nothing else says where the cluster is."""
+    """The bundle is given by its name or the driver's name, without another address of the cluster."""
     found, _ = accepted({name: "/bundle.zip"})
     assert (found.secure_connect_bundle, found.contact_points, found.local_dc) == ("/bundle.zip", (), "")
 
@@ -168,7 +168,7 @@ def test_should_handle_secure_connect_bundle(name: str) -> None:
     ],
 )
 def test_should_throw_when_secure_connect_bundle_and_another_provided(option: str, value: str, named: str) -> None:
-    """contact_points, local_dc, local_dc_driver_setting, ssl_setting: the bundle holds them."""
+    """contact_points, local_dc, local_dc_driver_setting, ssl_setting: the bundle contains them."""
     assert refused(_BUNDLE | {option: value}) == [named]
 
 
@@ -188,7 +188,7 @@ def test_should_throw_when_secure_connect_bundle_and_another_provided(option: st
     ],
 )  # fmt: skip
 def test_settings_of_the_java_driver_are_accepted(options: dict[str, object]) -> None:
-    """There is no Java driver here: one warning."""
+    """There is no Java driver here, so they give one warning."""
     assert len(accepted(_PLACE | options)[1]) == 1
 
 
@@ -196,12 +196,12 @@ def test_settings_of_the_java_driver_are_accepted(options: dict[str, object]) ->
     ("given", "seconds"), [("5 seconds", 5), ("500 ms", 0.5), ("2 minutes", 120), ("1500", 1.5), (250, 0.25)]
 )
 def test_the_timeout_of_the_driver_is_ours(given: object, seconds: float) -> None:
-    """In the driver's notation of durations."""
+    """The value has the driver's notation of durations."""
     assert accepted(_PLACE | {_DRIVER + "basic.request.timeout": given})[0].read_timeout_s == seconds
 
 
 def test_the_login_of_the_driver_is_ours() -> None:
-    """A plain text login under the driver's names."""
+    """A plain text login has the driver's names."""
     found, _ = accepted(
         _PLACE
         | {_DRIVER + "advanced.auth-provider.username": "u", _DRIVER + "advanced.auth-provider.password": "hunter2"}
@@ -215,7 +215,7 @@ def test_the_login_of_the_driver_is_ours() -> None:
     "provider", [{}, {"auth.provider": "None"}, {"auth.provider": ""}], ids=["left out", "None", "empty"]
 )
 def test_a_name_and_a_password_are_a_login(provider: dict[str, object]) -> None:
-    """Whatever the provider is, as in DataStax's connector; wherever the password comes from."""
+    """This holds for each provider, as in DataStax's connector, and for each source of the password."""
     found, warnings = accepted(_PLACE | provider | {"auth.username": "u", "auth.password": "hunter2"})
     assert (found.auth_provider, found.auth_username, warnings) == ("PLAIN", "u", ())
     from_worker, _ = SourceConfig.from_mapping(
@@ -233,7 +233,7 @@ def test_a_name_and_a_password_are_a_login(provider: dict[str, object]) -> None:
     ],
 )
 def test_a_bundle_may_be_base64(case: str, option: str) -> None:
-    """It becomes a file that only this user can read, and only as long as it is needed."""
+    """It becomes a file that only this user can read, and that is deleted after its use."""
     found, _ = accepted({option: "base64:" + base64.b64encode(b"zip").decode()})
     with as_file(found.secure_connect_bundle, ".zip") as name:
         path = Path(name)
@@ -249,7 +249,7 @@ def _base64(name: str) -> str:
 @pytest.mark.parametrize("suffix", ["jks", "p12"])
 @pytest.mark.parametrize("of", [_base64, lambda name: str(_STORES / name)], ids=["base64", "path"])
 def test_java_key_stores_are_used(suffix: str, of: object) -> None:
-    """should_unpack_base64_ssl_keystore and ..._trustore: both kinds of Java's, as files or as base64."""
+    """should_unpack_base64_ssl_keystore and ..._trustore: both kinds of Java's key stores, as files and as base64."""
     assert callable(of)
     found, _ = accepted(
         _PLACE
@@ -267,7 +267,7 @@ def test_java_key_stores_are_used(suffix: str, of: object) -> None:
 
 
 def test_pem_files_may_be_base64() -> None:
-    """should_unpack_base64_ssl_openssl_private_key and ..._cert_chain: what is no key is refused by its option."""
+    """should_unpack_base64_ssl_openssl_private_key and ..._cert_chain: an invalid key is refused with its option."""
     chain = {"ssl.provider": "OpenSSL", "ssl.openssl.keyCertChain": _base64("client.pem")}
     found, _ = accepted(_PLACE | chain | {"ssl.openssl.privateKey": _base64("client.pem")})
     with pytest.raises(ConfigError, match=r"^ssl.openssl.keyCertChain: cannot be used"):
@@ -281,7 +281,7 @@ def test_pem_files_may_be_base64() -> None:
      ("ssl.keystore.path", "trust.p12", "secret12"), ("ssl.keystore.path", "nothing", "secret12")],
 )  # fmt: skip
 def test_a_key_store_that_cannot_be_used_is_named(option: str, file: str, password: str) -> None:
-    """The wrong password, the wrong contents, no file."""
+    """The password is wrong, the content is wrong, or there is no file."""
     found, _ = accepted(
         _PLACE | {"ssl.provider": "JDK", option: str(_STORES / file), option.replace("path", "password"): password}
     )
@@ -290,7 +290,7 @@ def test_a_key_store_that_cannot_be_used_is_named(option: str, file: str, passwo
 
 
 def test_every_store_that_cannot_be_used_is_named_at_once() -> None:
-    """Authorities, key and cipher suites together."""
+    """Errors of authorities, key and cipher suites are reported together."""
     found, _ = accepted(
         _PLACE
         | {
@@ -306,7 +306,7 @@ def test_every_store_that_cannot_be_used_is_named_at_once() -> None:
 
 
 def test_should_unpack_base64_auth_keytab() -> None:
-    """Kerberos is for DSE only and not spoken here: refused by the provider's name, the key tab is not looked at."""
+    """Kerberos is for DSE only and not supported: the provider's name is refused, and the key tab is not checked."""
     kerberos = {"auth.provider": "gssapi", "auth.gssapi": {"keyTab": "base64:AAAA", "principal": "p", "service": "dse"}}
     with pytest.raises(ConfigError) as raised:
         accepted(_PLACE | kerberos)
@@ -317,7 +317,7 @@ def test_should_unpack_base64_auth_keytab() -> None:
 
 
 def test_names_of_cipher_suites_may_be_those_of_java() -> None:
-    """OpenSSL's own stay as they are; those of TLS 1.3 need no asking."""
+    """OpenSSL's names stay unchanged; the suites of TLS 1.3 need no setting."""
     names = [
         "TLS_RSA_WITH_AES_128_CBC_SHA", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256",
         "ECDHE-RSA-AES256-SHA384",

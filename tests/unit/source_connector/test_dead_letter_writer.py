@@ -1,4 +1,4 @@
-"""What the thread that writes dead letters does with what the broker refuses, and with what nobody has foreseen."""
+"""How the thread that writes dead letters handles refusals of the broker and unexpected errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATE = DeadLetter(topic="events", message_id="(1,3,3,4)", reason="no event", dat
 
 
 class Broker:
-    """Keeps what it takes; a refusal for some bytes lasts as long as it is told to."""
+    """Keeps the messages that it takes; gives the listed refusals for some bytes first."""
 
     def __init__(self, refusals: Mapping[bytes, list[Exception]]) -> None:
         self.refusals = refusals
@@ -33,7 +33,7 @@ class Broker:
 
 
 class Writing:
-    """A writer beside a broker, and what it has posted."""
+    """A writer with a broker, and the callbacks and errors that it has posted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **refusals: list[Exception]) -> None:
         self.broker = Broker({data.encode(): errors for data, errors in refusals.items()})
@@ -57,7 +57,7 @@ class Writing:
 
 
 def test_a_letter_that_is_not_taken_stands_back_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call is answered once, when the broker has all of its letters; none of them is written twice."""
+    """Each call is answered once, when the broker has all of its dead letters; none is written twice."""
     writing = Writing(monkeypatch, late=[pulsar.Timeout("refused"), pulsar.Timeout("refused")])
     writing.write("first", GOOD, LATE)
     writing.write("second", GOOD)
@@ -68,7 +68,7 @@ def test_a_letter_that_is_not_taken_stands_back_for_the_others(monkeypatch: pyte
 def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says what is missing, where the original is, and the log says it too; it is not for sending again."""
+    """Dead letter and log say what is missing and where the original is; it cannot be sent again."""
     letter = DeadLetter(
         topic="events", message_id="(1,2,3,4)", reason="no event", data=b"large", message_key="k",
         message_properties={"writetime": "9" * 40},
@@ -90,7 +90,7 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
 
 
 def test_what_nobody_has_foreseen_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in every other thread: an event whose letter is never written would never be acknowledged, and nobody told."""
+    """Otherwise the event of a dead letter that is never written would stay unacknowledged without a report."""
     writing = Writing(monkeypatch, good=[TypeError("unforeseen")])
     writing.write("good", GOOD)
     posted = writing.posted.get(timeout=10)

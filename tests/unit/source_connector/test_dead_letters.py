@@ -1,4 +1,5 @@
-"""Which topics are read as dead letters: a wrong one gets no subscription, which would keep its messages for ever."""
+"""Which topics are read as dead letters: another topic must get no subscription, which would retain its messages for
+ever."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Message:
 
 @dataclass
 class Broker:
-    """One topic; `subscriptions` are the durable ones that were made. Everything that a client makes is of this object."""
+    """One topic; `subscriptions` are the durable subscriptions that were made. The object is also each client, reader
+    and producer."""
 
     messages: Sequence[Message]
     is_silent: bool = False
@@ -122,14 +124,14 @@ def test_a_topic_of_other_messages_gets_no_subscription(command: Any, monkeypatc
 
 
 def test_an_empty_topic_gets_no_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be a data topic that has no record yet."""
+    """The topic may be a data topic without a record."""
     broker = _broker(monkeypatch)
     assert list(dead_letters(OPTIONS, "data")) == []
     assert broker.subscriptions == []
 
 
 def test_a_large_topic_of_others_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first messages show what it is."""
+    """The first messages show what kind of topic it is."""
     broker = _broker(monkeypatch, *[OTHER] * 5_000)
     with pytest.raises(DeadLettersError, match="1,000 messages were read"):
         list(dead_letters(OPTIONS, "data"))
@@ -137,7 +139,7 @@ def test_a_large_topic_of_others_is_not_read_to_its_end(monkeypatch: pytest.Monk
 
 
 def test_dead_letters_are_listed_and_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the subscription that keeps them."""
+    """They are read by the subscription that retains them."""
     broker = _broker(monkeypatch, LETTER, LETTER)
     assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why", "why"]
     assert (broker.subscriptions, broker.acknowledged) == (["resend"], [])
@@ -147,21 +149,21 @@ def test_dead_letters_are_listed_and_sent_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_foreign_message_before_the_letters_does_not_hide_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retention keeps what somebody has skipped."""
+    """A retention keeps messages that somebody has skipped."""
     broker = _broker(monkeypatch, OTHER, LETTER)
-    broker.received = 1  # it was skipped
+    broker.received = 1  # The first message was skipped.
     assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why"]
 
 
 def test_where_a_reader_gets_no_answer_the_subscription_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message that it waits for may be gone."""
+    """The message for which the reader waits may be gone."""
     broker = _broker(monkeypatch, LETTER, is_silent=True)
     assert [each.reason for each in dead_letters(OPTIONS, "dead")] == ["why"]
     assert broker.subscriptions == ["resend"]
 
 
 def test_a_foreign_message_among_the_letters_stays_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody wrote it there by hand. The error at the end names it, and says how it is removed."""
+    """Somebody wrote it by hand. The error at the end names it, and says how to remove it."""
     listed, error = _letters_and_error(dead_letters, _broker(monkeypatch, LETTER, OTHER, LETTER))
     assert (len(listed), error[:35]) == (2, "dead: 1 messages without the proper")
     broker = _broker(monkeypatch, LETTER, OTHER, LETTER)
@@ -172,7 +174,8 @@ def test_a_foreign_message_among_the_letters_stays_and_stops_none(monkeypatch: p
 
 
 def test_what_a_topic_does_not_take_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deleted topic is asked once for all its letters; of a topic that has refused a large one, others are sent."""
+    """A deleted topic is tried once for all its dead letters; after a topic has refused a large one, others are sent to
+    it."""
     gone, large = LETTER | {"topic": "gone"}, LETTER | {"message_id": "large"}
     broker = _broker(monkeypatch, gone, large, LETTER, gone, LETTER)
     sent, error = _letters_and_error(resend, broker)
@@ -184,7 +187,7 @@ def test_what_a_topic_does_not_take_holds_up_nothing_else(monkeypatch: pytest.Mo
 
 
 def test_a_topic_that_does_not_answer_is_tried_again_rather_than_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked once for all its letters, because each question takes half a minute."""
+    """The topic is tried once for all its dead letters, because each try takes half a minute."""
     broker = _broker(monkeypatch, *[LETTER | {"topic": "silent"}] * 2, LETTER | {"topic": "gone"}, LETTER)
     sent, error = _letters_and_error(resend, broker)
     assert (len(sent), broker.acknowledged, broker.producers) == (1, [3], ["silent", "gone", "events"])
@@ -212,13 +215,13 @@ def _living_letters() -> int:
 
 
 def test_the_error_has_a_few_names_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one line of a log."""
+    """The error is one line of a log."""
     _, error = _letters_and_error(dead_letters, _broker(monkeypatch, LETTER, *[OTHER] * 30))
     assert error.endswith("(1,20,-1,-1) and 10 more")
 
 
 class PartitionedBroker:
-    """A topic of partitions. A consumer of the whole topic does not know its last message, as with Pulsar's client."""
+    """A topic of partitions. As in Pulsar's client, a consumer of the whole topic does not know its last message."""
 
     def __init__(self, *partitions: Broker) -> None:
         self.topics = {f"dead-partition-{at}": each for at, each in enumerate(partitions)}
@@ -241,14 +244,15 @@ class PartitionedBroker:
 
 
 class Whole(Broker):
-    """All partitions together."""
+    """All partitions of a topic as one consumer."""
 
     def get_last_message_id(self) -> pulsar.MessageId:
         raise pulsar.OperationNotSupported("OperationNotSupported")
 
 
 def test_each_partition_of_a_topic_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`allowAutoTopicCreationType=partitioned` makes one with the connector's first letter. An empty partition waits for nobody."""
+    """`allowAutoTopicCreationType=partitioned` makes such a topic with the connector's first dead letter. An empty
+    partition is not waited for."""
     first, empty, last = Broker([Message(0, LETTER), Message(1, LETTER)]), Broker([]), Broker([Message(0, LETTER)])
     broker = PartitionedBroker(first, empty, last)
     monkeypatch.setattr(module, "new_client", lambda options: broker)
@@ -261,7 +265,8 @@ def test_each_partition_of_a_topic_is_read_to_its_end(monkeypatch: pytest.Monkey
 
 
 def test_partitions_without_any_letter_are_of_another_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The messages of all of them count. Where one has a letter, what is in the others is not asked about."""
+    """Messages of all partitions count. If one partition has a dead letter, the messages of the others do not
+    matter."""
     others = Broker([Message(0, OTHER)]), Broker([Message(0, OTHER)])
     monkeypatch.setattr(module, "new_client", lambda options: PartitionedBroker(*others))
     with pytest.raises(DeadLettersError, match=r"^dead: 2 messages were read"):
@@ -276,7 +281,7 @@ def test_partitions_without_any_letter_are_of_another_topic(monkeypatch: pytest.
 def test_letters_behind_many_other_messages_of_a_partition_are_read(
     monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
 ) -> None:
-    """Another partition shows that the topic is the right one. The first look goes no further than 1,000 messages, or than a pause."""
+    """Another partition shows that the topic is right. The first look ends after 1,000 messages or at a pause."""
     first = Pausing([*(Message(at, OTHER) for at in range(1000)), Message(1000, LETTER)])
     first.pauses_at = 5 if is_silent else 1001
     second = Broker([Message(0, LETTER)])
@@ -289,7 +294,7 @@ def test_letters_behind_many_other_messages_of_a_partition_are_read(
 
 
 class Pausing(Broker):
-    """Its reader gets no answer behind some messages."""
+    """A topic whose reader times out after some messages."""
 
     pauses_at = 0
 

@@ -1,4 +1,4 @@
-"""Rows that wait for an expiry: their hand-written bytes beside those that fastavro writes by the schema, and what is known."""
+"""Rows that wait for an expiry: their encoder compared with fastavro, and the keys that are known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _ROWS = st.builds(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(_ROWS, min_size=1, max_size=100), name=st.text(max_size=5))
 def test_the_bytes_are_those_that_fastavro_writes(rows: list[DueRow], name: str) -> None:
-    """More than 63 events or bytes have lengths of two bytes, and large sets of columns their own places."""
+    """More than 63 events or bytes need lengths of two bytes, and each set of columns has its own index in the
+    message."""
     events = tuple(event_of(each) for each in rows)
     assert encode_due_rows(_message((), name), rows) == encode_events(_message(events, name))
 
@@ -46,7 +47,7 @@ def _message(events: tuple[MutationEvent, ...], keyspace: str = "ks") -> Mutatio
 
 
 def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_takes() -> None:
-    """All of them in their order, at most a thousand in one, or 256 KiB of large keys."""
+    """Messages keep the order of the keys, and have at most a thousand keys, or 256 KiB of large keys."""
     place = _Place("expiry", "events", 7, "ks", "t", UUID(int=2), '"bytes"')
     for large, most in ((0, 1_000), (20_000, 12)):
         rows = [due_row(second=each, partition_key=bytes(large * (each > 2_000))) for each in range(2_500)]
@@ -61,7 +62,7 @@ def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_
 
 
 def test_some_messages_are_asked_for_out_of_order() -> None:
-    """Else the broker would take all delays for equal, and read nothing behind the first 50,000 messages."""
+    """Otherwise the broker would take all delays for equal, and would not read on after the first 50,000 messages."""
     keeper = _keeper(1)
     asked = [keeper._out_of_order("t", second, 0) for second in range(1_000, 6_000)]
     early = [at for at in range(1, len(asked)) if asked[at] < max(asked[:at]) - 2]
@@ -71,7 +72,7 @@ def test_some_messages_are_asked_for_out_of_order() -> None:
 
 
 def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> None:
-    """Of four at least two are known, and the newest second of a key counts."""
+    """At least two of four are known, and the latest second of a key counts."""
     known = DueRows(4)
 
     def is_known(key: int, second: int = 1) -> bool:
@@ -84,7 +85,7 @@ def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> 
 
 
 def test_the_same_key_of_another_table_is_another_row_and_what_is_forgotten_is_not_known() -> None:
-    """A topic that was deleted had rows of all of them."""
+    """A deleted topic had rows of all tables."""
     known, row = DueRows(4), due_row()
     assert [known.is_known(b"1", row), known.is_known(b"2", row), known.is_known(b"1", row)] == [False, False, True]
     known.forget()

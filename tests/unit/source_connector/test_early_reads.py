@@ -1,4 +1,4 @@
-"""Reads that come before the write that their event tells of: it is in the commit log, and not in the memtable yet."""
+"""Reads that come before the write of their event is visible: it is in the commit log, but not yet in the memtable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DELETION = MutationKind.ROW_DELETION
 
 
 def _row(value: int | None, writetime_us: int | None) -> RawRow:
-    """Of `v` and `tags`, and the write time of `v`."""
+    """The values of `v` and `tags`, and the write time of `v`."""
     time_bytes = None if writetime_us is None else writetime_us.to_bytes(8, "big")
     return (None if value is None else int32(value), int32(0), time_bytes)
 
@@ -40,11 +40,11 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
 @pytest.mark.parametrize(
     ("told", "later", "row", "outcome"),
     [
-        (event(), (), None, Outcome.IMPOSSIBLE),  # it was written, and nothing is there
+        (event(), (), None, Outcome.IMPOSSIBLE),  # It was written, but there is no row.
         (event(), (), _row(4, 9), Outcome.IMPOSSIBLE),
         (event(), (), _row(None, None), Outcome.IMPOSSIBLE),
-        (event(), (), _row(4, 11), Outcome.POSSIBLE),  # overwritten since
-        (event(), (event(kind=_DELETION, live_us=None),), None, Outcome.POSSIBLE),  # deleted since, and that is known
+        (event(), (), _row(4, 11), Outcome.POSSIBLE),  # It was overwritten since.
+        (event(), (event(kind=_DELETION, live_us=None),), None, Outcome.POSSIBLE),  # deleted since, which is known
         (event(), (event(live_us=None),), _row(None, None), Outcome.POSSIBLE),
         (event(), (event(live_us=20),), None, Outcome.IMPOSSIBLE),
         # The deletion's time is before the write, whose event comes first all the same.
@@ -64,7 +64,7 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
             Outcome.IMPOSSIBLE,
         ),
         (event(), (event(live_us=None, columns=("tags",)),), _row(None, None), Outcome.IMPOSSIBLE),  # another column
-        (event(), (event(live_us=None, columns=()),), None, Outcome.IMPOSSIBLE),  # which writes the row anew
+        (event(), (event(live_us=None, columns=()),), None, Outcome.IMPOSSIBLE),  # it writes the row again
         (event(expiry_time_s=100), (), None, Outcome.POSSIBLE),  # expired
         (event(columns=("tags",)), (), None, Outcome.IMPOSSIBLE),
         (event(columns=("tags",)), (), _row(4, 9), Outcome.UNKNOWN),
@@ -73,13 +73,13 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
             (),
             _row(4, 9),
             Outcome.IMPOSSIBLE,
-        ),  # the column was deleted, and an older value is there
-        (event(live_us=None), (), _row(4, 10), Outcome.IMPOSSIBLE),  # a deletion wins over a cell of its time
+        ),  # The column was deleted, and an older value is there.
+        (event(live_us=None), (), _row(4, 10), Outcome.IMPOSSIBLE),  # A deletion wins over a cell of the same time.
         (event(live_us=None), (), _row(4, 11), Outcome.POSSIBLE),
         (event(live_us=None), (), _row(None, None), Outcome.POSSIBLE),
         (event(live_us=None), (), None, Outcome.UNKNOWN),
         (event(live_us=None, columns=("tags",)), (), _row(4, 9), Outcome.UNKNOWN),
-        (event(live_us=None, columns=()), (), None, Outcome.IMPOSSIBLE),  # a row of keys only
+        (event(live_us=None, columns=()), (), None, Outcome.IMPOSSIBLE),  # A row of only its key.
         (event(live_us=None, columns=()), (), _row(None, None), Outcome.POSSIBLE),
         (event(kind=_DELETION, live_us=None), (), None, Outcome.POSSIBLE),
         (event(kind=_DELETION, live_us=None), (), _row(4, 10), Outcome.IMPOSSIBLE),
@@ -90,12 +90,12 @@ def _row(value: int | None, writetime_us: int | None) -> RawRow:
 def test_a_row_tells_whether_it_can_be_what_an_event_made_of_it(
     told: MutationEvent, later: Sequence[MutationEvent], row: RawRow | None, outcome: Outcome
 ) -> None:
-    """By the write times of what is there, and by what is not."""
+    """The write times of present values decide, and missing values."""
     assert outcome_of(told, LaterDeletions(later), _SELECTION, row, now_s=200.0) is outcome
 
 
 def test_an_event_is_young_while_its_write_may_be_under_way() -> None:
-    """Two seconds, as Cassandra gives a write; without a write time it stands for no change."""
+    """This lasts two seconds, Cassandra's time limit of a write. An event without a write time stands for no change."""
     (young,) = pending(event(writetime_us=50_000_000))
     (timeless,) = pending(event(writetime_us=None))
     assert [is_young(young, now) for now in (49.0, 51.9, 52.1)] == [True, True, False]
@@ -103,12 +103,12 @@ def test_an_event_is_young_while_its_write_may_be_under_way() -> None:
 
 
 def test_the_pauses_grow_up_to_a_quarter_of_a_second() -> None:
-    """Most such reads are some milliseconds early."""
+    """Most such reads are only some milliseconds early."""
     assert [pause_s(reads) for reads in (1, 2, 3, 9)] == [0.02, 0.04, 0.08, 0.25]
 
 
 class _Case:
-    """A row's task for events that were written just now."""
+    """A row's task for events that were just written."""
 
     def __init__(
         self, *events: MutationEvent, of: TableMetadata | None = None, lanes: PartitionLanes | None = None
@@ -127,7 +127,7 @@ class _Case:
         self.task.on_rows(Rows(request=request, rows=rows, consistency=consistency, is_fallback=False))
 
     def go_on(self) -> None:
-        """Let the time pass that the task waits for."""
+        """Let the task's pause end."""
         self.owner.steps.pop()[1]()
 
 
@@ -140,7 +140,8 @@ def _cell(value: int, writetime_us: int) -> RawRow:
 
 
 def test_a_row_without_the_write_of_its_event_is_not_published_even_when_all_replicas_answered() -> None:
-    """The node has it in its commit log and not in its memtable: it is asked again until it shows."""
+    """The node has the write in its commit log and not in its memtable, so it is asked again until the write is
+    visible."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(_cell(4, 9), "LOCAL_QUORUM")
@@ -157,7 +158,7 @@ def test_a_row_without_the_write_of_its_event_is_not_published_even_when_all_rep
 
 
 def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was deleted since by somebody whose event is not here yet; nothing waits for ever."""
+    """The row was deleted by a change whose event has not come yet; the task does not wait for ever."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(None, "LOCAL_QUORUM")
@@ -172,7 +173,7 @@ def test_what_never_shows_is_published_when_the_time_of_a_write_is_over(monkeypa
 
 
 def test_an_answer_that_is_late_makes_its_read_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row may have been read before its write was visible, so it is read once more."""
+    """The row may have been read before its write was visible, so it is read again."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(None, "LOCAL_QUORUM")
@@ -185,7 +186,7 @@ def test_an_answer_that_is_late_makes_its_read_no_later(monkeypatch: pytest.Monk
 
 
 def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event looks young for an hour; two seconds on the machine's own clock are enough."""
+    """The event looks young for an hour, but the task only waits two seconds by the machine's own clock."""
     now_us = _now_us() + 3_600_000_000
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(None, "LOCAL_QUORUM")
@@ -197,7 +198,7 @@ def test_a_clock_that_is_behind_holds_up_nothing_for_longer(monkeypatch: pytest.
 
 
 def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
-    """Both are settled by one record: the row's null."""
+    """One record settles both events: the row's null."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us, digest=1))
     case.answer(None, "LOCAL_QUORUM")
@@ -214,7 +215,8 @@ def test_a_deletion_that_comes_meanwhile_explains_what_is_not_there() -> None:
 
 
 def test_a_change_that_came_with_a_new_column_waits_for_a_read_that_has_it() -> None:
-    """While the definition may be old, and when it is new: this task reads by the one that it began with."""
+    """It waits while the table's definition may be old and also when it is new, because this task reads by its first
+    definition."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us, digest=1))
     case.answer(None, "LOCAL_QUORUM")
@@ -234,7 +236,7 @@ def test_a_change_that_came_with_a_new_column_waits_for_a_read_that_has_it() -> 
 
 
 def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
-    """Its cells are older than the deletion, so the deletion has not reached them."""
+    """The cells are older than the deletion, so the deletion is not visible yet."""
     now_us = _now_us()
     case = _Case(event(kind=_DELETION, writetime_us=now_us, live_us=None, columns=()))
     case.answer(_cell(4, now_us - 1))
@@ -249,7 +251,8 @@ def test_a_row_that_was_deleted_and_is_there_still_is_read_again() -> None:
 def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A collection: another row is published again, before the event is settled and its copies are suppressed."""
+    """This is a collection: a changed row is published again before the event is settled and its copies are
+    suppressed."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
@@ -265,7 +268,7 @@ def test_where_no_write_time_tells_the_row_is_published_at_once_and_read_once_mo
 
 
 def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write leaves no row absent: what took it has an event of its own, and publishes the null or the marker."""
+    """A write does not delete the row. The deletion has its own event, which publishes the null or the marker."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
@@ -279,7 +282,7 @@ def test_a_row_that_is_gone_at_the_second_read_is_left_to_the_deletion(monkeypat
 def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_second_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They were its last cells, and the first read came before that."""
+    """The deleted columns were its last cells, and the first read came before their deletion."""
     case = _Case(event(writetime_us=_now_us(), live_us=None, columns=("tags",)), of=_TEXTS)
     case.answer((int32(4), None, None))
     case.task.on_all_acknowledged()
@@ -296,7 +299,7 @@ def test_a_row_whose_columns_were_deleted_is_published_when_it_is_gone_at_the_se
 def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Unchanged rows are not wanted, and this one may be of before the change."""
+    """Unchanged rows are not published, but this one may be from before the change."""
     now_us = _now_us()
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",))
     rows = LastRows(10)
@@ -315,7 +318,7 @@ def test_a_row_that_seems_unchanged_is_read_once_more_before_its_event_is_settle
 
 
 def test_a_later_change_of_the_row_makes_that_second_read() -> None:
-    """A key that changes all the time is not held up by it; a copy of the same change waits."""
+    """The second read does not delay a key that changes all the time; a copy of the same change waits."""
     now_us = _now_us()
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
     case = _Case(told, of=_TEXTS)
@@ -329,7 +332,8 @@ def test_a_later_change_of_the_row_makes_that_second_read() -> None:
 
 
 def test_what_waits_settles_an_event_that_may_not_be_visible_with_its_own_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event is not acknowledged before: what waits may never be read. A copy that is published already causes no read."""
+    """The first event is not acknowledged before, because the waiting one may never be read. A copy that is already
+    published causes no read."""
     now_us = _now_us()
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
     case = _Case(told, of=_TEXTS)
@@ -358,7 +362,7 @@ def test_what_waits_settles_an_event_that_may_not_be_visible_with_its_own_read(m
 
 
 def test_an_event_is_handed_over_for_two_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its node's clock is ahead, so it looks young for an hour, and the row changes all the time."""
+    """The node's clock is ahead, so the event looks young for an hour, and the row changes all the time."""
     now_us = _now_us() + 3_600_000_000
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
     case = _Case(told, of=_TEXTS)
@@ -377,7 +381,8 @@ def test_an_event_is_handed_over_for_two_seconds_only(monkeypatch: pytest.Monkey
 
 
 def test_an_increment_that_a_later_one_hides_is_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All replicas answered; the node has it in its commit log, and the later one came by another node."""
+    """All replicas answered. The node has the increment in its commit log, and the later one came through another
+    node."""
     now_us = _now_us()
     counters = replace(table(), flags=frozenset({"counter", "compound"}))
     case = _Case(event(writetime_us=now_us, live_us=now_us), of=counters)
@@ -396,7 +401,7 @@ def test_an_increment_that_a_later_one_hides_is_read_once_more(monkeypatch: pyte
 
 
 def test_an_expiry_is_no_such_read() -> None:
-    """Its task may find that the row was written anew, and publish nothing."""
+    """An expiry's task may find that the row was written again, and publish nothing."""
     now_us = _now_us()
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
     case = _Case(told, of=_TEXTS)
@@ -409,7 +414,7 @@ def test_an_expiry_is_no_such_read() -> None:
 
 
 def test_a_change_of_the_static_row_is_no_such_read() -> None:
-    """It waits for the row, and reads another."""
+    """It waits for the row's task, and then reads another row."""
     now_us = _now_us()
     told = event(writetime_us=now_us, live_us=now_us, columns=("tags",), digest=1)
     case = _Case(told, of=_TEXTS)
@@ -444,7 +449,8 @@ def _survivor(clustering: int, writetime_us: int | None) -> RawRow:
 
 
 def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
-    """A cell of before the deletion says that it was read too early: the page is read again, and none of it published."""
+    """A cell from before the deletion shows that the page was read too early: it is read again, and none of it is
+    published."""
     now_us = _now_us()
     owner, task, events = _scope(now_us)
     early, survivor = _survivor(3, now_us - 1), _survivor(4, now_us + 1)
@@ -458,7 +464,7 @@ def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
 
 
 def test_a_page_of_a_scope_whose_answer_is_late_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was read when the deletion may not have been visible."""
+    """It may have been read before the deletion was visible."""
     now_us = _now_us()
     owner, task, events = _scope(now_us)
     _pass_two_seconds(monkeypatch)
@@ -471,7 +477,7 @@ def test_a_page_of_a_scope_whose_answer_is_late_is_read_again(monkeypatch: pytes
 
 
 def test_a_scope_whose_rows_tell_no_time_is_gone_through_twice() -> None:
-    """The marker too, for a row that was no survivor is on the topic behind the first one."""
+    """The marker is published again, too: after the first marker, the topic has a row that the deletion deleted."""
     now_us = _now_us()
     owner, task, events = _scope(now_us)
     task.on_rows(Rows(request=owner.reads[-1], rows=(_survivor(3, None),), consistency="ALL", is_fallback=False))

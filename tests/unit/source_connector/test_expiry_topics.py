@@ -1,4 +1,5 @@
-"""The keeper of expiries where one topic takes nothing: the others go on. Pulsar's client is there, a broker is not."""
+"""The keeper of expiries when one topic takes nothing: the others continue. Pulsar's client is real, and there is no
+broker."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NOW_S = 1_000
 
 
 class Consumer:
-    """Of an expiry topic."""
+    """A consumer of an expiry topic."""
 
     is_paused = False
 
@@ -38,7 +39,7 @@ class Consumer:
 
 
 class Producer:
-    """Of a topic that takes everything, or nothing (`is_stuck`), or refuses it."""
+    """A producer of a topic that takes everything, takes nothing (`is_stuck`), or refuses everything."""
 
     def __init__(self, result: pulsar.Result = pulsar.Result.Ok, *, is_stuck: bool = False) -> None:
         self._result, self._is_stuck = result, is_stuck
@@ -51,7 +52,7 @@ class Producer:
 
 
 class Keeper:
-    """A keeper whose steps a test takes; its broker accepts connections and never answers."""
+    """A keeper that a test runs step by step; its broker accepts connections and never answers."""
 
     def __init__(self) -> None:
         self._silent = socket.create_server(("127.0.0.1", 0))
@@ -64,12 +65,12 @@ class Keeper:
         self.topics._consumers.opened.update(cast("dict[str, Any]", self.consumers))
 
     def produces(self, topic: str, producer: Producer) -> None:
-        """Its producer, which is open."""
+        """Open a producer of the topic."""
         openings = self.topics._targets if topic.startswith("events") else self.topics._stores
         openings.opened[topic] = cast("Any", producer)
 
     def hold(self, table: str, count: int, second: int = NOW_S - 1, *, target: str = "") -> None:
-        """So many messages of the table's expiry topic come, which are due at this second."""
+        """Receive `count` messages of the table's expiry topic that are due at this second."""
         properties = {"second": second, "deliver_at": second - 1, "target": target or f"events-{table}", "keys": 1}
         for _ in range(count):
             builder = _pulsar.MessageBuilder().content(b"")
@@ -78,7 +79,7 @@ class Keeper:
             self.topics._hold(table, cast("Any", self.consumers[table]), pulsar.Message._wrap(builder.build()))
 
     def receive(self, properties: Mapping[str, object], published_s_ago: float) -> None:
-        """A message of the first table's expiry topic comes."""
+        """Receive a message of the first table's expiry topic."""
         builder = _pulsar.MessageBuilder().content(b"")
         for name, value in properties.items():
             builder.property(name, str(value))
@@ -92,7 +93,7 @@ class Keeper:
         self.topics.due_rows.add(lambda: None, table, waiting.message, due_row(second=second))
 
     def turn(self) -> None:
-        """What the keeper's thread does in one turn, which takes no time whatever the broker does."""
+        """Run one turn of the keeper's thread; it takes no time, whatever the broker does."""
         began = time.monotonic()
         while not self.topics._steps.empty():
             self.topics._steps.get()()
@@ -117,7 +118,8 @@ def keeper() -> Iterator[Keeper]:
 
 
 def test_an_events_topic_that_takes_no_producer_keeps_only_its_own_table_waiting(keeper: Keeper) -> None:
-    """Its messages wait, and its expiry topic rests; those of another table go on, and are stored, too."""
+    """The table's messages wait and its expiry topic pauses; messages of another table are delivered, and its expiries
+    are stored."""
     events, store = Producer(), Producer()
     keeper.produces("events-b", events)
     keeper.produces("b", store)
@@ -139,7 +141,7 @@ def test_an_events_topic_that_takes_no_producer_keeps_only_its_own_table_waiting
 
 
 def test_an_expiry_topic_that_takes_no_producer_keeps_only_its_own_keys_waiting(keeper: Keeper) -> None:
-    """They are stored when it does."""
+    """The keys are stored once the topic takes a producer."""
     keeper.produces("b", Producer())
     for second in range(50):
         keeper.store("a", NOW_S + second)
@@ -152,7 +154,7 @@ def test_an_expiry_topic_that_takes_no_producer_keeps_only_its_own_keys_waiting(
 
 
 def test_a_producer_is_given_no_more_than_it_takes_without_waiting(keeper: Keeper) -> None:
-    """Else the client would let the keeper wait for the broker's answers, and with it all tables."""
+    """Otherwise the client would block the keeper, and with it all tables, until the broker answers."""
     stuck = Producer(is_stuck=True)
     keeper.produces("events-a", stuck)
     keeper.hold("a", 1_500)
@@ -162,7 +164,7 @@ def test_a_producer_is_given_no_more_than_it_takes_without_waiting(keeper: Keepe
 
 
 def test_what_no_broker_has_answered_for_counts_as_held(keeper: Keeper) -> None:
-    """Else each partition that does not answer would hold 900 more messages in memory."""
+    """Otherwise each partition that does not answer would hold 900 more messages in memory."""
     consumer, came = keeper.consumers["a"], 0
     for number in range(16):
         keeper.produces(f"events-{number}", Producer(is_stuck=True))
@@ -189,7 +191,7 @@ def test_an_expiry_topic_goes_on_when_what_was_refused_is_taken(keeper: Keeper) 
 
 
 def test_events_that_are_refused_are_tried_again_with_a_new_producer(keeper: Keeper) -> None:
-    """After a pause; nothing of them is acknowledged before."""
+    """This happens after a pause, and no event is acknowledged before."""
     refusing = Producer(pulsar.Result.Timeout)
     keeper.produces("events-a", refusing)
     keeper.hold("a", 5)
@@ -206,7 +208,8 @@ def test_events_that_are_refused_are_tried_again_with_a_new_producer(keeper: Kee
 def test_what_comes_before_its_time_waits_for_cassandras_clock(
     keeper: Keeper, ahead_s: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker's clock is ahead, or one node's is behind. The message has waited in the broker, so that one delays."""
+    """The broker's clock is ahead, or one node's clock is behind. The broker delivered the message with a delay, so
+    delays work."""
     events = Producer()
     keeper.produces("events-a", events)
     second = NOW_S + 2000
@@ -224,7 +227,7 @@ def test_what_comes_before_its_time_waits_for_cassandras_clock(
 
 
 def test_what_is_to_wait_for_longer_is_stored_again_at_its_time(keeper: Keeper) -> None:
-    """Not before: a broker that delivers too early would get it again and again."""
+    """It is not stored earlier: a broker that delivers too early would deliver it again and again."""
     store = Producer()
     keeper.produces("a", store)
     keeper.receive({"second": NOW_S + 9000, "deliver_at": NOW_S + 100, "target": "events-a", "keys": 1}, 500)
@@ -235,7 +238,7 @@ def test_what_is_to_wait_for_longer_is_stored_again_at_its_time(keeper: Keeper) 
 
 @pytest.mark.parametrize(("waited_s", "is_error"), [(1, True), (80, False)])
 def test_a_probe_that_comes_at_once_ends_the_source(keeper: Keeper, waited_s: int, *, is_error: bool) -> None:
-    """Nothing is delayed there. A probe that has waited was delayed, by whatever clock."""
+    """A probe at once shows that the broker does not delay. After a wait, the probe was delayed, by any clock."""
     keeper.receive({"second": NOW_S + 180, "deliver_at": NOW_S + 180, "probe": "true", "keys": 0}, waited_s)
     assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error
     assert (keeper.topics.stopping.is_set(), keeper.consumers["a"].acknowledged) == (is_error, 1 - is_error)
@@ -245,7 +248,8 @@ def test_a_probe_that_comes_at_once_ends_the_source(keeper: Keeper, waited_s: in
 def test_delays_that_are_switched_off_while_messages_wait_end_the_source(
     keeper: Keeper, early_s: int, *, is_error: bool
 ) -> None:
-    """All of them come at once, however old they are; held here, they would stand before the probe. A clock that is off is no reason."""
+    """All messages come at once, at any age; if they were held here, the probe would come after them. A wrong clock is
+    no reason to end."""
     due = NOW_S + early_s
     keeper.receive({"second": due + 1, "deliver_at": due, "target": "events-a", "keys": 1}, 3600)
     assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error

@@ -1,4 +1,4 @@
-"""Messages of DataStax's agents while the schema is looked at elsewhere."""
+"""Messages of DataStax's agents, whose meaning is guessed, while another thread looks at the schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION, LATER = UUID(int=1), UUID(int=2)
 
 
 class Case:
-    """Messages of a table that was found; looks wait for a test's answer."""
+    """Messages of a table that was found; looks at the schema wait for a test's answer."""
 
     def __init__(self) -> None:
         self.looks: list[Callable[[UUID | CdcError], None]] = []
@@ -39,7 +39,7 @@ class Case:
         self.tracker.refresh(VersionedTable(version, SEM, is_agreed), self.tracker.stale_marks)
 
     def answer(self, version: UUID, *, is_agreed: bool) -> bool:
-        """Answer a look, and the read of the table that follows. False when nobody looks."""
+        """Answer a look and the following read of the table. Return False if no look waits."""
         self.timers.run_due()
         if not self.looks:
             return False
@@ -63,7 +63,8 @@ class Case:
 
 
 def test_a_message_that_comes_during_a_look_waits_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schema may have changed behind the question and before the message. The next question follows a moment later."""
+    """The schema may have changed after the question and before the message. The next question follows a moment
+    later."""
     now = [0.0]
     monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()
@@ -84,7 +85,7 @@ def test_a_message_that_comes_during_a_look_waits_for_the_next_one(monkeypatch: 
 
 
 def test_a_look_that_is_not_answered_is_made_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at once, and not by each turn of the source."""
+    """It is not repeated at once, nor in each turn of the source."""
     now = [0.0]
     monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()
@@ -101,7 +102,7 @@ def test_a_look_that_is_not_answered_is_made_again_after_a_pause(monkeypatch: py
 
 
 def test_messages_wait_while_a_node_that_lags_may_have_given_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is read once a second, and the messages are understood, in their order, when the nodes agree."""
+    """The table is read once a second. When the nodes agree, the messages are understood, in their order."""
     now = [100.0]
     monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()
@@ -124,7 +125,7 @@ def test_messages_wait_while_a_node_that_lags_may_have_given_the_table(monkeypat
 
 
 def test_messages_wait_for_no_agreement_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node has another version for hours. Each message is read by a table that was read after it came."""
+    """A node has another version for hours. Each message is interpreted by a table that was read after it came."""
     now = [100.0]
     monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()

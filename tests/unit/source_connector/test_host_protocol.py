@@ -1,4 +1,4 @@
-"""Frames between host and child: golden bytes that the Java side and the Python side agree on, and what is refused."""
+"""Frames between host and child: golden bytes on which the Java and the Python side agree, and refused bytes."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def decoded(data: bytes, size: int = 1 << 16) -> list[HostFrame]:
     [pytest.param(frame, expected, id=shown.split(" ")[0]) for frame, expected, shown in FROM_CHILD],
 )
 def test_a_frame_to_the_host_has_its_bytes(frame: bytes, expected: str) -> None:
-    """As the specification in the module's docstring says."""
+    """The bytes follow the specification in the module's docstring."""
     assert frame.hex() == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])
 def test_frames_of_the_host_are_read_however_they_are_cut(size: int) -> None:
-    """A pipe keeps no boundaries."""
+    """A pipe does not keep the boundaries of frames."""
     frames = decoded(b"".join(FROM_HOST.values()), size)
     request = OpenRequest(
         config={"events": {"topic": ["a", 'b"\\\n']}},
@@ -106,7 +106,7 @@ def test_frames_of_the_host_are_read_however_they_are_cut(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 12, 13, 20, 1 << 16])
 def test_acknowledgements_that_came_together_stay_together(size: int) -> None:
-    """One thing to hand over for many rows; another frame between them keeps its place."""
+    """They are handed over as one object for many rows; a frame between them keeps its position."""
     acks = [b"\0\0\0\x09\x01" + seq.to_bytes(8, "big") for seq in range(1, 41)]
     frames = decoded(b"".join([*acks[:30], FROM_HOST["fail"], *acks[30:]]), size)
     answered = [(seq, frame) for frame in frames if isinstance(frame, Acks) for seq in frame.seqs]
@@ -117,7 +117,7 @@ def test_acknowledgements_that_came_together_stay_together(size: int) -> None:
 
 
 def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
-    """The host's own classes, compiled from the sources that go into the archive."""
+    """The host's own classes are compiled from the sources of the archive."""
     java = java_home() / "bin"
     sources = [str(_HOST / "Frames.java"), str(_HOST / "Json.java"), str(_REPOSITORY / "tests/java/FramesCheck.java")]
     subprocess.run([str(java / "javac"), "-d", str(tmp_path), *sources], check=True, capture_output=True, timeout=60)
@@ -152,13 +152,13 @@ def test_the_java_side_writes_and_reads_the_same_frames(tmp_path: Path) -> None:
     ],
 )
 def test_bytes_that_are_no_frames_are_an_error(data: bytes, message: str) -> None:
-    """A host and a child of different archives: better to end than to guess."""
+    """Host and child may be of different archives, so the child ends."""
     with pytest.raises(HostProtocolError, match=message):
         decoded(data)
 
 
 def test_an_open_document_that_cannot_be_read_does_not_show_what_stands_in_it() -> None:
-    """It holds passwords."""
+    """The document has passwords."""
     text = b'{"config": {"auth.password": "hunter2"}, '
     with pytest.raises(HostProtocolError) as raised:
         decoded((len(text) + 1).to_bytes(4, "big") + b"\x00" + text)
@@ -167,7 +167,7 @@ def test_an_open_document_that_cannot_be_read_does_not_show_what_stands_in_it() 
 
 
 def test_another_python_is_refused_by_the_first_thing_that_runs() -> None:
-    """Its frame is one of ours, though nothing of ours can be imported there."""
+    """The error comes as a frame, although none of our modules can be imported there."""
     text = (
         f"option python: '{sys.executable}' is None, but the archive was built for cpython-311-x86_64-linux-gnu: set the "
         "option 'python' to an interpreter of that kind, or build the archive with this one"
@@ -176,7 +176,7 @@ def test_another_python_is_refused_by_the_first_thing_that_runs() -> None:
 
 
 def test_a_line_of_the_log_has_its_level_before_it() -> None:
-    """The host gives it to Pulsar's log; a text of several lines is as many."""
+    """The host passes the level to Pulsar's log; each line of a text has a level."""
     lines = LogLines("%(name)s: %(message)s")
     levels = (logging.ERROR, logging.WARNING, logging.INFO)
     records = [logging.LogRecord("x", level, "", 1, "a\nb", (), None) for level in levels]
@@ -184,19 +184,19 @@ def test_a_line_of_the_log_has_its_level_before_it() -> None:
 
 
 def test_a_record_larger_than_a_frame_is_refused_before_it_is_written() -> None:
-    """Half a frame would end the connection."""
+    """A part of a frame would break the connection."""
     record = SourceRecord(schema_id=1, key=b"", value=bytes(MAX_FRAME_LENGTH), properties={})
     with pytest.raises(HostProtocolError, match="are more than a frame holds"):
         encode_record(1, record)
 
 
 def test_the_open_document_is_json() -> None:
-    """What the golden frame holds can be read by anybody."""
+    """The golden frame's document can be read as JSON."""
     assert json.loads(OPEN_JSON)["config"]["events"]["topic"] == ["a", 'b"\\\n']
 
 
 def test_the_java_part_stays_thin() -> None:
-    """Fewer than 400 lines of code in all; blank lines, comments and their continuations do not count."""
+    """It has fewer than 400 lines of code, without blank lines, comments and their continuations."""
     lines = [line.strip() for path in _HOST.glob("*.java") for line in path.read_text().splitlines()]
     code = [line for line in lines if line and not line.startswith(("//", "/*", "*"))]
     assert 300 < len(code) < 400

@@ -1,4 +1,4 @@
-"""How the number of statements under way follows Cassandra's answers."""
+"""The number of statements in flight follows Cassandra's answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from source_connector.rows.in_flight_limit import InFlightLimit
 
 
 class Case:
-    """A limit whose clock a test moves; as many statements are under way as may be."""
+    """A limit with a clock that a test advances; the number of statements in flight is always at the limit."""
 
     def __init__(self, longest: int = 32) -> None:
         self.now = 0.0
@@ -20,14 +20,14 @@ class Case:
 
 
 def test_it_grows_while_answers_are_fast_and_never_beyond_the_option() -> None:
-    """From 8 to 32, one more for each round of answers."""
+    """It grows from 8 to 32, by one for each round of answers."""
     case = Case()
     assert case.answers(9, 0.005) == 9
     assert case.answers(1000, 0.005) == 32
 
 
 def test_late_answers_lower_it_once_each_half_second() -> None:
-    """All that was under way in one slow moment is one sign."""
+    """All statements of one slow moment count as one sign."""
     case = Case()
     case.answers(1000, 0.005)
     assert case.answers(20, 0.2) == 24
@@ -35,7 +35,7 @@ def test_late_answers_lower_it_once_each_half_second() -> None:
 
 
 def test_a_cluster_that_is_slower_for_good_becomes_the_measure() -> None:
-    """The limit recovers, though answers stay as slow as they are."""
+    """The limit recovers although the answers stay slow."""
     case = Case()
     case.answers(1000, 0.005)
     lowest = min(case.answers(50, 0.2) for _ in range(10))
@@ -43,7 +43,7 @@ def test_a_cluster_that_is_slower_for_good_becomes_the_measure() -> None:
 
 
 def test_timeouts_lower_it_to_one_at_least() -> None:
-    """There is always one read that tells when it is over."""
+    """One read remains, to find out when the timeouts are over."""
     case = Case()
     for _ in range(100):
         case.now += 1
@@ -52,7 +52,7 @@ def test_timeouts_lower_it_to_one_at_least() -> None:
 
 
 def test_it_does_not_grow_while_it_is_not_used() -> None:
-    """Fast answers of a quiet hour say nothing about a busy one."""
+    """Fast answers in a quiet hour do not show what a busy cluster can do."""
     case = Case()
     for _ in range(1000):
         case.limit.answered(0.001, 0)

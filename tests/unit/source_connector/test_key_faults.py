@@ -1,4 +1,4 @@
-"""Whose fault it is that a key is not read."""
+"""Whether a failed read is the fault of its key or of the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Task:
 
 
 def test_reads_of_the_key_itself_say_nothing_of_the_cluster() -> None:
-    """A page that was answered before the one that fails, or a first level before the higher one."""
+    """Such reads are an earlier page before the one that fails, or the first level before the higher one."""
     faults, task = KeyFaults(), cast("Task", _Task())
     verdicts = []
     for _ in range(5):
@@ -26,7 +26,7 @@ def test_reads_of_the_key_itself_say_nothing_of_the_cluster() -> None:
 
 
 def test_a_verdict_ends_when_more_reads_fail_than_are_answered() -> None:
-    """And holds while nothing is read."""
+    """The verdict holds while nothing is read."""
     faults = KeyFaults()
     bad, sound = (cast("Task", _Task()) for _ in range(2))
     faults.is_fault_of(bad)

@@ -1,4 +1,4 @@
-"""Which rows count as published already."""
+"""Which rows count as already published."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def record(value: bytes | None = b"v", key: bytes = b"k", **properties: str) -> 
 
 
 def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
-    """Another value, another key, a deletion, another expiry, another life of the table: each is a change; another write time is none."""
+    """A changed value, key, expiry or table, and a deletion, is a change; a changed write time alone is none."""
     rows = LastRows(10)
     assert not rows.holds(record())
     rows.is_published(record(writetime="1"))
@@ -38,7 +38,7 @@ def test_it_forgets_when_the_process_stood_still() -> None:
 
 
 def test_it_forgets_all_when_many_rows_may_have_changed() -> None:
-    """And the oldest key when there are too many."""
+    """It also forgets the oldest key when there are too many."""
     rows = LastRows(1)
     rows.is_published(record())
     rows.is_published(record(key=b"l"))

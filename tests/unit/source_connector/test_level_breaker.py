@@ -1,4 +1,4 @@
-"""When a level is left out, and how it comes back."""
+"""When a consistency level is left out, and when it is used again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from source_connector.rows.level_breaker import LevelBreaker, LevelState
 
 
 def test_a_level_without_an_answer_is_left_out_and_comes_back_by_one_probe() -> None:
-    """One statement after 5 s; the others wait for what becomes of it."""
+    """One statement probes the level after 5 s; the others wait for its result."""
     breaker = LevelBreaker()
     assert breaker.may_ask(0)
     assert breaker.silent(1)
@@ -18,7 +18,7 @@ def test_a_level_without_an_answer_is_left_out_and_comes_back_by_one_probe() -> 
 
 
 def test_an_answer_to_a_statement_from_before_does_not_bring_the_level_back() -> None:
-    """Other replicas than the silent one have answered."""
+    """Replicas other than the silent one have answered."""
     breaker = LevelBreaker()
     breaker.silent(1)
     breaker.answered(2)
@@ -26,7 +26,7 @@ def test_an_answer_to_a_statement_from_before_does_not_bring_the_level_back() ->
 
 
 def test_a_probe_that_fails_or_is_never_heard_of_is_followed_by_another_one() -> None:
-    """The level is not left out for good."""
+    """Otherwise the level would be left out for ever."""
     breaker = LevelBreaker()
     breaker.silent(0)
     assert breaker.may_ask(5)
@@ -36,7 +36,8 @@ def test_a_probe_that_fails_or_is_never_heard_of_is_followed_by_another_one() ->
 
 
 def test_a_level_that_does_not_last_is_left_out_longer_each_time() -> None:
-    """Some partitions have no replica on the silent node, and a probe of one of them says nothing of the others."""
+    """Some partitions have no replica on the silent node, so a probe of such a partition does not show that the node is
+    back."""
     breaker = LevelBreaker()
     now, pauses = 0.0, []
     for _ in range(6):

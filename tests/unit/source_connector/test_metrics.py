@@ -1,4 +1,4 @@
-"""What Pulsar's summaries are given."""
+"""Values that are reported to Pulsar's summaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from source_connector.metrics import Metrics
 
 
 def test_counters_are_told_by_their_increase_and_measurements_by_their_mean() -> None:
-    """So that the summary's sum is the total."""
+    """So the sum in the summary is the total."""
     metrics = Metrics()
     metrics.counters["cache_hits"] += 5
     metrics.observe("query_latency", 2)

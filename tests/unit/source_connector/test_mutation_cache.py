@@ -1,4 +1,4 @@
-"""Which changes count as published."""
+"""Which changes count as already published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache(clock: Clock | None = None, capacity: int = 2) -> MutationCache:
 
 
 def test_a_digest_is_known_for_its_key_only() -> None:
-    """Two keys may have changes with equal digests in a test, if not in life."""
+    """In tests, two keys may have changes with equal digests."""
     published = cache()
     published.remember(b"k", b"1")
     assert published.is_published(b"k", b"1")
@@ -29,7 +29,7 @@ def test_a_digest_is_known_for_its_key_only() -> None:
 
 
 def test_a_key_keeps_its_newest_digests() -> None:
-    """The oldest of four is forgotten; one that is remembered again becomes the newest."""
+    """The oldest of four is forgotten; a digest that is remembered again becomes the newest."""
     published = cache()
     for digest in (b"1", b"2", b"3", b"1", b"4"):
         published.remember(b"k", digest)
@@ -37,7 +37,7 @@ def test_a_key_keeps_its_newest_digests() -> None:
 
 
 def test_the_oldest_key_gives_way() -> None:
-    """Capacity counts keys."""
+    """The capacity is a number of keys."""
     published = cache()
     for key in (b"a", b"b", b"c"):
         published.remember(key, b"1")
@@ -46,7 +46,7 @@ def test_the_oldest_key_gives_way() -> None:
 
 
 def test_a_key_is_forgotten_a_while_after_its_last_change() -> None:
-    """60 seconds here; each change of the key begins them anew."""
+    """A key is forgotten after 60 seconds here, which each change of the key starts again."""
     clock = Clock()
     published = cache(clock)
     published.remember(b"k", b"1")

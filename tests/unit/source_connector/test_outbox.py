@@ -18,14 +18,14 @@ MIB = 1024 * 1024
 
 
 def publish(outbox: Outbox, mebibytes: int, owner: TaskOwner) -> None:
-    """Records of a mebibyte that the broker does not acknowledge."""
+    """Publish records of one mebibyte each, which the broker does not acknowledge."""
     task = a_task(owner)
     for _ in range(mebibytes):
         outbox.publish(task, SourceRecord(1, b"", bytes(MIB), {}))
 
 
 def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its large rows wait in memory, and with them whatever of others had been read, up to some place that is theirs."""
+    """That table's large rows fill the shared memory, but each other table has a reserved part."""
     case = Case(monkeypatch)
     publish(case.outbox, 33, a_table())
     case.receive(event(1))
@@ -33,7 +33,8 @@ def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pyt
 
 
 def test_what_all_tables_have_unanswered_is_bounded() -> None:
-    """By 32 MiB and a record of each: together they fill what is shared, then each fills its own part of the rest."""
+    """The limit is 32 MiB and one record of each table: the tables fill the shared part together, and then each fills
+    its own part."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
     tables = [a_table() for _ in range(4)]
     sizes = dict.fromkeys(tables, 0)
@@ -49,7 +50,7 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
 
 
 def test_small_records_are_bounded_too() -> None:
-    """Each is held by objects of this process and of the host, which take more than a short record itself."""
+    """The objects of a record in this process and in the host take more memory than a short record itself."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
     owner = a_table()
     task = a_task(owner)

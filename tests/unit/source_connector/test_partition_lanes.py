@@ -1,4 +1,4 @@
-"""In which order events may be worked on."""
+"""The order in which events may be processed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ROW, STATIC, PARTITION = MutationKind.ROW, MutationKind.STATIC_ROW, MutationKind
 
 
 def test_different_keys_go_on_side_by_side() -> None:
-    """In one partition and across partitions."""
+    """This holds in one partition and across partitions."""
     lanes = PartitionLanes()
     add(lanes, (1, 1, ROW), (1, 2, ROW), (2, 1, ROW))
     assert shown(started(lanes)) == [[0], [1], [2]]
 
 
 def test_events_of_a_key_wait_for_its_work_and_are_then_settled_together() -> None:
-    """One read gives the current row for all that have gathered."""
+    """One read gives the current row for all events that have gathered."""
     lanes = PartitionLanes()
     add(lanes, (1, 1, ROW), (1, 1, ROW), (1, 1, MutationKind.ROW_DELETION))
     (first,) = started(lanes)
@@ -50,7 +50,7 @@ def test_events_of_a_key_wait_for_its_work_and_are_then_settled_together() -> No
 
 
 def test_a_deletion_of_a_partition_waits_for_all_before_it_and_holds_back_all_after_it() -> None:
-    """Other partitions do not care."""
+    """Other partitions are not affected."""
     lanes = PartitionLanes()
     add(lanes, (1, 1, ROW), (1, 2, ROW), (1, None, PARTITION), (1, 1, ROW), (1, 3, ROW), (2, 1, ROW))
     first, second, other = started(lanes)
@@ -65,7 +65,7 @@ def test_a_deletion_of_a_partition_waits_for_all_before_it_and_holds_back_all_af
 
 
 def test_what_waits_behind_a_key_comes_before_a_later_deletion_of_its_partition() -> None:
-    """The second event of the key was there before the deletion."""
+    """The second event of the key came before the deletion."""
     lanes = PartitionLanes()
     add(lanes, (1, 1, ROW), (1, 1, ROW), (1, None, PARTITION))
     (first,) = started(lanes)
@@ -77,7 +77,7 @@ def test_what_waits_behind_a_key_comes_before_a_later_deletion_of_its_partition(
 
 
 def test_static_rows_are_published_one_at_a_time_between_the_rows_around_them() -> None:
-    """A row's record carries the static columns: its order against a static record matters."""
+    """A row's record has the static columns, so its order relative to a static record matters."""
     lanes = PartitionLanes()
     add(lanes, (1, None, STATIC), (1, None, STATIC), (1, 1, ROW))
     (first,) = started(lanes)
@@ -90,7 +90,7 @@ def test_static_rows_are_published_one_at_a_time_between_the_rows_around_them() 
 
 
 def test_ten_thousand_changes_of_a_hundred_keys_are_a_hundred_reads_a_round() -> None:
-    """A hot partition: all that waits for a key when its turn comes is settled by one read."""
+    """In a hot partition, one read settles all events that wait for a key when its turn comes."""
     lanes = PartitionLanes()
     for change in range(100):
         for key in range(100):
@@ -107,7 +107,7 @@ def test_ten_thousand_changes_of_a_hundred_keys_are_a_hundred_reads_a_round() ->
 
 
 def test_static_events_of_a_partition_are_settled_together_up_to_the_next_deletion() -> None:
-    """One read gives the current static row for all of them; rows in between keep their places behind it."""
+    """One read gives the current static row for all of them; rows between them keep their positions after it."""
     lanes = PartitionLanes()
     add(
         lanes, (1, None, STATIC), (1, 1, ROW), (1, None, STATIC), (1, 2, ROW), (1, None, STATIC), (1, None, PARTITION),
@@ -115,7 +115,7 @@ def test_static_events_of_a_partition_are_settled_together_up_to_the_next_deleti
     )  # fmt: skip
     (first,) = started(lanes)
     assert shown([first]) == [[0]]
-    lanes.take_behind(first)  # it has failed, and is to be read again
+    lanes.take_behind(first)  # The read has failed and is to be repeated.
     assert shown([first]) == [[0, 2, 4]]
     lanes.finished(first)
     rows = started(lanes)
@@ -131,7 +131,7 @@ def test_static_events_of_a_partition_are_settled_together_up_to_the_next_deleti
 
 
 def test_static_events_that_waited_for_one_of_their_own_are_one_read() -> None:
-    """They gather while it is worked on."""
+    """They gather while the earlier static event is processed."""
     lanes = PartitionLanes()
     add(lanes, (1, None, STATIC), (1, None, STATIC), (1, 1, ROW), (1, None, STATIC))
     (first,) = started(lanes)

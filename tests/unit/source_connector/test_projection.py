@@ -1,4 +1,5 @@
-"""What is selected of a table, and that its rows become DataStax's bytes: rows of a real Cassandra, kept in golden files."""
+"""The selection of a table's columns, and the encoding of its rows as DataStax's bytes: golden files have rows of a
+real Cassandra."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from source_connector.errors import DeploymentError, RowConversionError
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "datastax"
 _CAPTURED: Final = json.loads((_GOLDEN / "types-rows.json").read_text())
 _TABLES: Final = {table.name: table for table in tables_of(_CAPTURED["schema"]).values()}
-_COUNTERS: Final = {"cnt"}  # left out of the schema by DataStax, longs here
+_COUNTERS: Final = {"cnt"}  # DataStax leaves these out of the schema; here they are longs.
 
 
 def _vectors(converter: str) -> dict[str, list[tuple[str, str]]]:
-    """Per table what was captured for a converter, `avro` or `json`: (what, text), in order."""
+    """The captured values of each table for a converter, `avro` or `json`: (what, text), in order."""
     found: dict[str, list[tuple[str, str]]] = {}
     table = ""
     for line in (_GOLDEN / "types.txt").read_text().splitlines():
@@ -53,7 +54,7 @@ _AVRO: Final = _vectors("avro")
 _JSON: Final = _vectors("json")
 _AVRO_THROWS: Final = _throws(_AVRO)
 _JSON_THROWS: Final = _throws(_JSON)
-# DataStax leaves columns of these types out of its JSON schema and writes null; or it writes `/192.168.1.1`.
+# For columns of these types, DataStax leaves them out of its JSON schema and writes null, or writes `/192.168.1.1`.
 _JSON_WRONG: Final = {name for name in _JSON if name.startswith(("t_", "c_tuple_"))} | {
     "l_inet", "st_inet", "mv_inet", "ul_inet",
 }  # fmt: skip
@@ -61,7 +62,7 @@ _JSON_WRONG: Final = {name for name in _JSON if name.startswith(("t_", "c_tuple_
 
 @pytest.mark.parametrize("name", sorted(_AVRO.keys() - _AVRO_THROWS - _COUNTERS))
 def test_schemas_and_values_are_those_of_datastax(name: str) -> None:
-    """Equal texts of both schemas and equal bytes of every row, for every type that it handles."""
+    """The texts of both schemas, and the bytes of every row, are equal for every type that DataStax handles."""
     projection = Projection(_TABLES[name])
     captured = dict(_AVRO[name])
     assert projection.key_schema == captured["keyschema"]
@@ -71,7 +72,7 @@ def test_schemas_and_values_are_those_of_datastax(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(_JSON.keys() - _JSON_THROWS - _COUNTERS - _JSON_WRONG))
 def test_json_is_that_of_datastax(name: str) -> None:
-    """The same for the JSON format: equal texts of schemas and of every row."""
+    """The texts of the schemas, and of every row, are equal for the JSON format, too."""
     projection = Projection(_TABLES[name], data_format=DataFormat.KEY_VALUE_JSON)
     captured = dict(_JSON[name])
     assert projection.key_schema == captured["keyschema"]
@@ -82,7 +83,7 @@ def test_json_is_that_of_datastax(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(_AVRO_THROWS | _COUNTERS))
 def test_rows_that_datastax_cannot_convert_are_converted(name: str) -> None:
-    """27 types on which that connector throws, and counters."""
+    """These are 27 types for which DataStax's connector throws, and counters."""
     assert all(_values(name))
 
 
@@ -110,26 +111,27 @@ def test_rows_that_datastax_cannot_convert_are_converted(name: str) -> None:
     ],
 )
 def test_json_that_datastax_cannot_write_has_a_form_of_its_own(name: str, text: str) -> None:
-    """Beyond what it can: the same forms inside containers as outside, tuples as objects, counters as numbers."""
+    """The forms within containers are those outside; tuples are objects, and counters are numbers."""
     assert name in _JSON_THROWS | _JSON_WRONG | _COUNTERS
     assert _values(name, DataFormat.KEY_VALUE_JSON) == [text.encode()]
 
 
 @pytest.mark.parametrize("name", sorted(_JSON_THROWS | _JSON_WRONG | _COUNTERS))
 def test_every_row_is_json_that_its_schema_describes(name: str) -> None:
-    """Every field of the row is one of the schema's, and the text is JSON."""
+    """Every field of the row is in the schema, and the text is JSON."""
     schema = json.loads(Projection(_TABLES[name], data_format=DataFormat.JSON).value_schema)
     names = [field["name"] for field in schema["fields"]]
     assert [list(json.loads(value)) for value in _values(name, DataFormat.JSON)] == [names] * len(_values(name))
 
 
 def test_most_types_are_compared() -> None:
-    """The golden files hold what they should: 188 tables, 27 and 32 of them beyond the other connector."""
+    """The golden files have 188 tables; the other connector cannot convert 27 of them to Avro and 32 to JSON."""
     assert (len(_AVRO), len(_AVRO_THROWS), len(_JSON), len(_JSON_THROWS)) == (188, 27, 188, 32)
 
 
 def test_the_format_json_holds_key_and_value_in_one_object() -> None:
-    """As captured: the key's columns first, static rows without them, `{}` for a row that does not exist."""
+    """As captured: the key's columns come first, static rows lack the clustering columns, and `{}` stands for a missing
+    row."""
     projection = Projection(_TABLES["stat"], data_format=DataFormat.JSON)
     a, b, c, d = (each.encode() for each in "abcd")
     assert projection.key_schema == ""
@@ -164,7 +166,7 @@ ONE, TWO = b"\0\0\0\1", b"\0\0\0\2"
 
 
 def test_names_are_quoted_and_write_times_and_ttls_asked_for_where_cassandra_knows_them() -> None:
-    """WRITETIME and TTL are refused on key columns and on collections that are not frozen."""
+    """Cassandra refuses WRITETIME and TTL for key columns and for collections that are not frozen."""
     projection = Projection(_table())
     assert projection.select(projection.row_selection, projection.row_where) == (
         'SELECT "list", "v", "s", WRITETIME("v"), TTL("v"), now() FROM "ks"."T" WHERE "pk" = ? AND "c k" = ?'
@@ -183,13 +185,13 @@ def test_columns_that_are_not_wanted_are_not_selected_but_still_prove_a_read() -
 
 
 def test_columns_that_leave_nothing_are_refused() -> None:
-    """A record without fields would be zero bytes: on the wire, a deletion."""
+    """A record without fields would be zero bytes, which means a deletion on the wire."""
     with pytest.raises(DeploymentError, match=r"columns: 'x.\*' matches no value column of ks.T"):
         Projection(_table(), columns="x.*")
 
 
 def test_a_table_of_keys_only_repeats_its_key_in_the_value() -> None:
-    """There is nothing else that could tell a row that exists from one that does not."""
+    """Nothing else distinguishes an existing row from a missing one."""
     projection = Projection(_table(static=False, values=False))
     assert projection.row_selection.text == 'SELECT "pk", "c k"'
     assert projection.record_value(projection.row_selection, (ONE, TWO), (ONE, TWO)) == b"\x02\x02\x04"
@@ -197,14 +199,14 @@ def test_a_table_of_keys_only_repeats_its_key_in_the_value() -> None:
 
 
 def test_missing_clustering_values_are_null_in_a_key() -> None:
-    """Static rows and deletions of many rows have none, bounds have some."""
+    """Static rows and deletions of many rows have no clustering values, and bounds have some."""
     projection = Projection(_table())
     assert projection.avro_key((ONE,)) == b"\x02\x00"
     assert projection.avro_key((ONE, TWO)) == b"\x02\x02\x04"
 
 
 def test_a_value_that_is_none_of_its_type_names_the_row() -> None:
-    """The error is of this row only, and says which and why on one line."""
+    """The error concerns only this row, and names the row and the reason on one line."""
     projection = Projection(_table())
     with pytest.raises(
         RowConversionError, match=r"^row 00000001 00000002 of ks.T cannot be converted: .*int"
@@ -214,7 +216,7 @@ def test_a_value_that_is_none_of_its_type_names_the_row() -> None:
 
 
 def test_each_kind_of_event_has_its_selection() -> None:
-    """Rows by their key, the static row, and rows with their keys for deletions of many."""
+    """Rows are selected by their key, the static row alone, and rows with their keys for deletions of many rows."""
     projection = Projection(_table())
     assert projection.selection_for(MutationKind.ROW_DELETION) is projection.row_selection
     assert projection.selection_for(MutationKind.STATIC_ROW) is projection.static_selection
@@ -232,7 +234,7 @@ def _hiding(data_format: DataFormat = DataFormat.KEY_VALUE_AVRO, **options: str)
 
 
 def test_what_is_hidden_is_hidden_in_each_format_and_so_says_the_schema() -> None:
-    """A hashed int is a string; the key, the value, the static row and the bounds of a range alike."""
+    """This holds for the key, the value, the static row and the bounds of a range. A hashed int is a string."""
     row = (ONE, TWO, None, ONE, None, None)
     for data_format in DataFormat:
         projection = _hiding(data_format, hash="ks.T.pk", mask="ks.T.v", drop="ks.T.list")
@@ -251,14 +253,14 @@ def test_what_is_hidden_is_hidden_in_each_format_and_so_says_the_schema() -> Non
 
 
 def test_hidden_columns_are_read_as_before() -> None:
-    """Their write times prove the read, also of a column whose values are not asked for."""
+    """Their write times prove the read, also those of a column whose values are not selected."""
     projection = _hiding(drop="ks.T.v", hash="ks.T.pk")
     assert projection.row_selection.text == 'SELECT "list", "s", WRITETIME("v"), TTL("v"), now()'
     assert projection.multi_cell_places == Projection(_table()).multi_cell_places
 
 
 def test_the_key_of_an_event_is_not_passed_on_where_its_columns_are_hidden() -> None:
-    """It is in clear."""
+    """The key in the event is not hidden."""
     event = _event()
     assert Projection(_table()).event_key(event) is event.key
     assert _hiding(hash="ks.T.v").event_key(event) is event.key
@@ -268,7 +270,7 @@ def test_the_key_of_an_event_is_not_passed_on_where_its_columns_are_hidden() -> 
 
 
 def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:
-    """In clear it would be of no use to hide it."""
+    """The key in the value must be hidden, too."""
     patterns = [ColumnPattern.parse(Hiding.HASH, "ks.T.pk")]
     hidden = HiddenColumns(patterns=patterns, hash_key=_HASH_KEY)
     projection = Projection(_table(static=False, values=False), hidden=hidden)
@@ -277,14 +279,14 @@ def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:
 
 
 def test_an_error_does_not_show_a_hidden_key() -> None:
-    """It goes to the log."""
+    """The error is logged."""
     projection = _hiding(hash="ks.T.pk")
     with pytest.raises(RowConversionError, match=r"^row \(hidden\) of ks.T cannot be converted"):
         projection.record_value(projection.group_selection, (ONE, TWO, None, b"\1", None, None), (ONE, TWO))
 
 
 def test_columns_that_cannot_be_hidden_stop_the_table() -> None:
-    """With every reason, on one line."""
+    """The error has all reasons, on one line."""
     with pytest.raises(
         DeploymentError, match=r"columns.hash: ks.T.x matches no column of ks.T; columns.drop: ks.T.pk matches the key"
     ):

@@ -14,7 +14,7 @@ COMMON = {"node": str(NODE), "segpos": "7:100", "table_id": str(UUID(int=1))}
 
 
 def test_a_row_tells_its_change() -> None:
-    """Kind, table, place, write time; when it goes is not the event's to say."""
+    """The properties have kind, table, position and write time. The time of expiry does not come from the event."""
     projection = Projection(table())
     assert row_properties(projection, pending(event(writetime_us=5))) == {**COMMON, "kind": "row", "writetime": "5"}
     expiring = row_properties(projection, pending(event(writetime_us=5, expiry_time_s=77)))
@@ -22,7 +22,7 @@ def test_a_row_tells_its_change() -> None:
 
 
 def test_a_static_row_names_the_static_columns() -> None:
-    """The value's schema cannot tell which they are."""
+    """The schema of the value does not show which columns are static."""
     static = event(kind=MutationKind.STATIC_ROW, writetime_us=None)
     assert row_properties(Projection(table()), pending(static)) == {
         **COMMON, "kind": "static_row", "static_columns": "[]",
@@ -30,7 +30,7 @@ def test_a_static_row_names_the_static_columns() -> None:
 
 
 def test_a_partition_deletion_tells_its_time() -> None:
-    """The marker's time counts, not that of the reading."""
+    """The time is the deletion's, not that of the read."""
     (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
     assert marker_properties(Projection(table()), deleted) == {
         **COMMON, "kind": "partition_deletion", "writetime": "9", "deletion_time": "9",
@@ -38,7 +38,7 @@ def test_a_partition_deletion_tells_its_time() -> None:
 
 
 def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
-    """Clustering columns behind the bound are null, an open end is absent, descending columns are named."""
+    """Clustering columns after the bound are null, an open end is missing, and descending columns are named."""
     projection = Projection(table(clustering_key=("c", "d"), descending=("d",)))
     scope = RangeBounds(start=(int32(1),), start_inclusive=True, end=(), end_inclusive=True)
     (deleted,) = pending(event(kind=MutationKind.RANGE_DELETION, writetime_us=9, bounds=scope))
@@ -55,7 +55,7 @@ def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
 
 
 def test_columns_are_named_as_the_fields_of_the_record() -> None:
-    """Who reads the record finds there no name that Avro refuses."""
+    """The record has no names that Avro refuses, so the properties use the record's names."""
     projection = Projection(table(clustering_key=("c", "the day"), descending=("the day",), static=("a b",)))
     (deleted,) = pending(
         event(
@@ -70,14 +70,14 @@ def test_columns_are_named_as_the_fields_of_the_record() -> None:
 
 
 def test_a_row_that_a_deletion_left_is_a_row_with_its_own_write_time() -> None:
-    """The deletion's place is where it comes from."""
+    """Its position is that of the deletion."""
     (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
     assert survivor_properties(Projection(table()), deleted, 12) == {**COMMON, "kind": "row", "writetime": "12"}
     assert "writetime" not in survivor_properties(Projection(table()), deleted, None)
 
 
 def test_the_event_time_is_the_write_time_where_that_is_a_time() -> None:
-    """Clients may write at any timestamp, negative ones too."""
+    """Clients may write with any timestamp, also a negative one."""
     assert event_time_ms({"writetime": "1700000000123456"}) == 1_700_000_000_123
     assert event_time_ms({"writetime": "-5"}) is None
     assert event_time_ms({}) is None

@@ -1,4 +1,4 @@
-"""Which reads share a statement, and what that statement asks for."""
+"""Which reads share a statement, and what that statement selects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counted(*items: bytes) -> bytes:
 
 
 def test_keys_of_single_rows_become_one_list() -> None:
-    """At most a group's worth; the rest waits for the next statement."""
+    """A list has at most the keys of one group; the others wait for the next statement."""
     waiting = deque(read(SIMPLE, number) for number in range(GROUP_SIZE + 5))
     group = take_group(waiting, allow_product=True)
     assert (len(group), len(waiting)) == (GROUP_SIZE, 5)
@@ -48,12 +48,12 @@ def test_keys_of_single_rows_become_one_list() -> None:
 
 
 def test_one_key_is_asked_for_by_equality() -> None:
-    """A single read, and a list of one, need no IN."""
+    """Single reads, and lists of one key, need no IN."""
     assert condition([read(KEYED, 1, 2)]) == ('"pk" = ? AND "c" = ?', [int32(1), int32(2)])
 
 
 def test_keys_of_one_partition_share_the_partition() -> None:
-    """Clustering keys of one column are a list, of several columns a list of tuples."""
+    """Clustering keys of one column become a list, and those of several columns a list of tuples."""
     group = take_group(deque([read(KEYED, 1, 2), read(KEYED, 1, 3)]), allow_product=False)
     assert condition(group) == ('"pk" = ? AND "c" IN ?', [int32(1), counted(int32(2), int32(3))])
     wide = Projection(table(clustering_key=("c", "d")))
@@ -63,14 +63,14 @@ def test_keys_of_one_partition_share_the_partition() -> None:
 
 
 def test_keys_with_the_same_clustering_share_it() -> None:
-    """Asked for exactly, whether products are allowed or not."""
+    """Only the requested rows are selected, whether products are allowed or not."""
     group = take_group(deque([read(KEYED, 1, 7), read(KEYED, 2, 7)]), allow_product=False)
     assert condition(group) == ('"pk" IN ? AND "c" = ?', [counted(int32(1), int32(2)), int32(7)])
 
 
 @pytest.mark.parametrize(("allow_product", "together"), [(True, 2), (False, 1)])
 def test_unrelated_keys_share_a_statement_only_as_a_product(allow_product: bool, together: int) -> None:
-    """Rows that nobody asked for may come back: the caller sees how many, and can turn it off."""
+    """The statement may return rows that no read wants: the caller sees how many, and can turn products off."""
     waiting = deque([read(KEYED, 1, 7), read(KEYED, 2, 8)])
     group = take_group(waiting, allow_product=allow_product)
     assert len(group) == together
@@ -81,7 +81,7 @@ def test_unrelated_keys_share_a_statement_only_as_a_product(allow_product: bool,
 
 
 def test_a_product_has_fewer_keys_than_what_is_asked_for_exactly() -> None:
-    """The server looks for every clustering in every partition; the exact ones are a full group."""
+    """The server looks for every clustering in every partition; a statement without extra rows takes a full group."""
     unrelated = deque(read(KEYED, number, number) for number in range(2 * GROUP_SIZE))
     assert len(take_group(unrelated, allow_product=True)) == 20
     with_equals = deque(read(KEYED, number, number % 2) for number in range(2 * GROUP_SIZE))
@@ -92,13 +92,13 @@ def test_a_product_has_fewer_keys_than_what_is_asked_for_exactly() -> None:
 
 @pytest.mark.parametrize(("largest", "together"), [(1, 1), (2, 2), (0, 1)])
 def test_where_rows_are_large_fewer_go_together(largest: int, together: int) -> None:
-    """Down to one; there is always a first."""
+    """The number goes down to one: the first read is always included."""
     waiting = deque(read(KEYED, number, 1) for number in range(10))
     assert len(take_group(waiting, allow_product=True, largest=largest)) == together
 
 
 def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
-    """A product over their components would ask for partitions that do not exist."""
+    """A product of their components would include partitions that do not exist."""
     projection = Projection(table(partition_key=("a", "b"), clustering_key=("c",)))
     one, two = (b"\0\4" + int32(1) + b"\0\0\4" + int32(number) + b"\0" for number in (1, 2))
     waiting = deque([read(projection, one, 1), read(projection, two, 1), read(projection, one, 2)])
@@ -120,7 +120,7 @@ def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
     ],
 )
 def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[str, object]) -> None:
-    """Another coordinator, another level, another kind, another state of the schema, an absent clustering value."""
+    """The reads differ in coordinator, level, kind, state of the schema, or have a missing clustering value."""
     first = read(SIMPLE, 1)
     second = read(SIMPLE, 2, **other)
     assert take_group(deque([first, second]), allow_product=True) == [first]
@@ -129,7 +129,7 @@ def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[st
 
 @pytest.mark.parametrize(("cql_type", "exact"), [("int", True), ("text", True), ("decimal", False), ("boolean", False)])
 def test_a_clustering_value_with_several_forms_is_looked_for_again(cql_type: str, exact: bool) -> None:
-    """1.0 and 1.00 are one decimal: the row may be stored under the other one."""
+    """1.0 and 1.00 are one decimal: the row may be stored with the other form."""
     assert is_exact_by_bytes(Projection(table(clustering_key=("c",), clustering_type=cql_type))) is exact
 
 
@@ -146,16 +146,16 @@ def bounds(start: tuple[int, ...], end: tuple[int, ...], *, inclusive: bool = Fa
         (bounds((1,), (5,), inclusive=True), (['"c" >= ?', '"c" <= ?'], [1, 5])),
         (bounds((), (5,)), (['"c" < ?'], [5])),
         (bounds((1,), (1,), inclusive=True), (['"c" = ?'], [1])),
-        # The second column descends: the start of a range is its greatest value.
+        # The second column is descending: a range starts at its greatest value.
         (bounds((1, 9), (1, 2)), (['"c" = ?', '"d" < ?', '"d" > ?'], [1, 9, 2])),
         (bounds((1, 9), (1,), inclusive=True), (['"c" = ?', '"d" <= ?'], [1, 9])),
-        # Different first columns: what lies deeper is left to the reader, who gets a few rows too many.
+        # The first columns differ: deeper columns are not compared, and the reader gets a few rows too many.
         (bounds((1, 9), (3, 2)), (['"c" >= ?', '"c" <= ?'], [1, 3])),
         (bounds((1, 2, 3), (1, 2, 3), inclusive=True), (['"c" = ?', '"d" = ?', '"e" = ?'], [1, 2, 3])),
     ],
 )
 def test_the_scope_of_a_range_deletion_as_conditions(scope: RangeBounds, expected: tuple[list[str], list[int]]) -> None:
-    """Every row in the scope fulfils them, in ascending and descending order alike."""
+    """Every row in the scope meets the conditions, in ascending and in descending order."""
     projection = Projection(table(clustering_key=("c", "d", "e"), descending=("d",)))
     conditions, values = range_condition(projection, scope)
     assert (conditions, values) == (expected[0], [int32(each) for each in expected[1]])

@@ -1,4 +1,4 @@
-"""What a replica that does not answer costs the others, and what rows of unknown size cost the memory: in simulated time."""
+"""The cost of a silent replica for other reads, and of rows of unknown size for memory, in simulated time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_WAITING = 4_000
 
 
 class Cluster:
-    """Answers each statement after a while, in simulated time; while a replica stands still, none at ALL."""
+    """Answers each statement after some simulated time; while a replica is silent, it answers no statement at ALL."""
 
     def __init__(self, row: bytes = b"") -> None:
         self.now = 1_000.0
@@ -57,13 +57,13 @@ class Cluster:
         heapq.heappush(self._due, (self.now + delay_s, next(self._numbers), answer))
 
     def step(self) -> None:
-        """The next answer comes."""
+        """Advance to the next answer."""
         self.now, _, answer = heapq.heappop(self._due)
         answer()
 
 
 class Line:
-    """Reads without end, every other one at the higher level; as many wait as a connector has events in its memory."""
+    """Endless reads, every second one at the higher level; as many wait as a connector has events in memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
         monkeypatch.setattr("source_connector.rows.row_fetcher.time.monotonic", lambda: cluster.now)
@@ -72,7 +72,7 @@ class Line:
         self._answers: list[Answer] = []
         self._keys = itertools.count()
         self._task = a_task()
-        # Two columns in the partition key: one row for each statement.
+        # Two columns in the partition key, so each statement reads one row.
         self.projection = Projection(table(partition_key=("p", "q")))
         self.fetcher = RowFetcher(
             cast("CassandraClient", cluster), consistency="LOCAL_QUORUM", higher_consistency="ALL", max_in_flight=32,
@@ -83,7 +83,7 @@ class Line:
         self.fetcher.prepare(self.projection)
 
     def run(self, seconds: float) -> float:
-        """Rows a second."""
+        """Run for this time, and return the rows per second."""
         began, before = self.cluster.now, self.done
         while self.cluster.now < began + seconds:
             while self.fetcher.has_room and self.waiting < _MOST_WAITING:
@@ -109,7 +109,7 @@ class Line:
 
 
 def test_a_replica_that_does_not_answer_takes_no_more_than_a_tenth_of_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 s with all replicas, with one that stands still, and when it is back."""
+    """The rates are compared for 40 s each: with all replicas, with one silent, and after it is back."""
     line = Line(monkeypatch, Cluster())
     line.run(5)
     sound = line.run(40)
@@ -123,7 +123,7 @@ def test_a_replica_that_does_not_answer_takes_no_more_than_a_tenth_of_the_rate(m
 
 
 def test_statements_without_an_answer_are_not_sent_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing answers within 5 s: that is load, and more statements would make it worse."""
+    """If nothing answers within 5 s, the cluster is overloaded, and more statements would make it worse."""
     cluster = Cluster()
     line = Line(monkeypatch, cluster)
     line.run(5)
@@ -133,7 +133,8 @@ def test_statements_without_an_answer_are_not_sent_without_end(monkeypatch: pyte
 
 
 def test_rows_of_unknown_size_are_never_asked_for_by_the_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 MiB each, from the first statement on: what is under way stays within the budget and what waits for it, too."""
+    """The rows have 4 MiB from the first statement on: statements in flight and waiting reads stay within the memory
+    limit."""
     value = bytes(4 * 1024 * 1024)
     cluster = Cluster(len(value).to_bytes(4, "big") + value + b"\xff\xff\xff\xff")
     line = Line(monkeypatch, cluster)

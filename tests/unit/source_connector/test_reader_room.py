@@ -1,4 +1,4 @@
-"""The room of a reader: what waits, and the pause of the thread that receives."""
+"""The room of a reader: waiting events, and the pause of the receiving thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def room(waiting: int = LIMIT) -> ReaderRoom:
 
 
 def test_a_reader_waits_while_its_events_do() -> None:
-    """The thread that receives is not woken for each event, but for many, and for a message that is done."""
+    """The receiving thread does not wake up for each event, but for many events and for a message that is done."""
     full = room()
     assert full.wait(0) == FULL
     full.settle(49, is_last=False)
@@ -30,14 +30,14 @@ def test_a_reader_waits_while_its_events_do() -> None:
 
 
 def test_the_wait_ends_when_room_is_made() -> None:
-    """By another thread."""
+    """Another thread makes room."""
     full = room()
     threading.Timer(0.05, full.settle, (LIMIT,), {"is_last": True}).start()
     assert full.wait(60) == IN_TIME
 
 
 def test_topics_share_what_may_wait() -> None:
-    """Each may hold one event at least, and one message that the client fetches ahead."""
+    """Each topic may have at least one event, and one message that the client prefetches."""
     limits = ReaderLimits(10)
     for _ in range(4):
         limits.add_topic()

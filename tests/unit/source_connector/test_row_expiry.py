@@ -1,4 +1,4 @@
-"""When a row goes and which of its columns: by the TTLs that were read, and by what events tell of the row's marker."""
+"""When a row and its columns expire, by the TTLs that were read and by the row markers in events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def snapshot() -> list[PendingEvent]:
 
 
 def said(events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None) -> dict[str, object]:
-    """Of a row whose columns v and w have these write times and TTLs."""
+    """The properties for a row whose columns v and w have these write times and TTLs."""
     projection = Projection(table(columns=("v", "w")))
     values = [None if each is None else int32(1) for each in cells]
     times = [None if each is None else each[0].to_bytes(8, "big") for each in cells]
@@ -51,12 +51,12 @@ def said(events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None) 
 
 
 def test_a_row_without_ttls_says_nothing() -> None:
-    """Whatever its event wrote: that is gone, or was written over."""
+    """The value that the event wrote is gone or was overwritten."""
     assert said(pending(UPDATE), (10, None), (10, None)) == said(pending(STAYING), (10, None), None) == {}
 
 
 def test_a_row_of_an_insert_with_a_ttl_goes_as_a_whole() -> None:
-    """The events' second is exact where their cell is the one that was read."""
+    """The second in the events is exact if their cell is the one that was read."""
     end = NOW_S + 50
     assert said(pending(INSERT), (10, 49), (10, 51)) == {
         "columns_expire_at": {"v": end, "w": end},
@@ -69,12 +69,12 @@ def test_a_row_of_an_insert_with_a_ttl_goes_as_a_whole() -> None:
 
 
 def test_one_column_that_goes_leaves_the_row() -> None:
-    """A row that was there before, of which one column was updated with a TTL."""
+    """The row existed before, and one of its columns was updated with a TTL."""
     assert said(pending(UPDATE), (10, 50), (3, None)) == {"columns_expire_at": {"v": NOW_S + 50}}
 
 
 def test_an_update_does_not_tell_whether_the_row_goes_with_its_last_cell() -> None:
-    """A row marker of an earlier INSERT may keep it."""
+    """The row marker of an earlier INSERT may keep the row."""
     assert said(pending(UPDATE), (10, 50), None) == {
         "columns_expire_at": {"v": NOW_S + 50},
         "cells_expire_at": str(NOW_S + 50),
@@ -83,7 +83,7 @@ def test_an_update_does_not_tell_whether_the_row_goes_with_its_last_cell() -> No
 
 @pytest.mark.parametrize("write", [INSERT, UPDATE])
 def test_a_deletion_that_is_merged_with_a_write_with_a_ttl_leaves_nothing_that_stays(write: MutationEvent) -> None:
-    """What kept the row before is gone."""
+    """Everything that kept the row before is deleted."""
     found = said(pending(DELETION, write), (10, 50), None)
     assert (found["expires_at"], found["row_marker"]) == (str(NOW_S + 50), "expires")
 
@@ -92,14 +92,14 @@ def test_a_deletion_that_is_merged_with_a_write_with_a_ttl_leaves_nothing_that_s
     "deletion", [DELETION, DELETION._replace(kind=MutationKind.RANGE_DELETION, deletion_time_us=9)]
 )
 def test_a_deletion_alone_says_nothing_about_the_marker_of_a_row_that_is_there(deletion: MutationEvent) -> None:
-    """The row survived it, or was written since: with a marker of its own."""
+    """The row survived the deletion, or was written afterwards with a marker of its own."""
     found = said(pending(deletion), (10, 50), None)
     assert found["expires_at"] == str(NOW_S + 50)
     assert "row_marker" not in found
 
 
 def test_of_markers_the_one_written_last_counts() -> None:
-    """By write time: that is Cassandra's rule."""
+    """The write time counts, as in Cassandra."""
     later = STAYING._replace(writetime_us=11)
     for events in (pending(INSERT, later), pending(later, INSERT)):
         assert "expires_at" not in said(events, (10, 50), None)
@@ -109,7 +109,7 @@ def test_of_markers_the_one_written_last_counts() -> None:
 
 
 def test_a_row_that_was_asked_for_goes_with_the_last_of_its_cells() -> None:
-    """No event tells of its marker."""
+    """No event has its marker, so the row expires with its last cell."""
     for events in (snapshot(), pending(OF_AN_OLDER_AGENT)):
         found = said(events, (7, 60), (8, 70))
         assert found == {
@@ -123,14 +123,14 @@ def test_a_row_that_was_asked_for_goes_with_the_last_of_its_cells() -> None:
 
 
 def test_another_write_of_the_column_has_its_own_second() -> None:
-    """Equal write times of columns with several TTLs do not make one of the other."""
+    """Columns with equal write times and different TTLs keep their own seconds."""
     columns = said(pending(INSERT), (10, 20), (12, 49))["columns_expire_at"]
     assert columns == {"v": NOW_S + 20, "w": NOW_S + 49}
 
 
 @pytest.mark.parametrize(("events", "goes"), [([INSERT], True), ([UPDATE], False), ([SNAPSHOT], False)])
 def test_a_collection_stays_unless_an_insert_with_a_ttl_wrote_it(events: list[MutationEvent], goes: bool) -> None:
-    """Before 5.0 no function tells of its cells' TTLs."""
+    """Before 5.0, no CQL function returns the TTLs of its cells."""
     made = table(columns=("v",))
     of_map = replace(made, regular_columns=(*made.regular_columns, column("m", cql_type="map<int, int>")))
     projection = Projection(of_map)
@@ -147,7 +147,7 @@ def test_a_collection_stays_unless_an_insert_with_a_ttl_wrote_it(events: list[Mu
 
 
 def test_static_columns_go_by_themselves() -> None:
-    """Their record is no row that could go."""
+    """A static row's record has no row that could expire."""
     projection = Projection(table(clustering_key=("c",), static=("s",)))
     static = event(kind=MutationKind.STATIC_ROW, columns=("s",))
     properties: dict[str, str] = {}
@@ -159,7 +159,7 @@ def test_static_columns_go_by_themselves() -> None:
 def first(
     events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None, tags: bytes | None = None
 ) -> NextExpiry | None:
-    """What goes first, if anything does."""
+    """The first expiry, if there is one."""
     found = looks_at(events, *cells, tags=tags)
     return found[0] if found else None
 
@@ -167,7 +167,7 @@ def first(
 def looks_at(
     events: Sequence[PendingEvent], *cells: tuple[int, int | None] | None, tags: bytes | None = None
 ) -> Sequence[NextExpiry]:
-    """What goes of a row whose columns v and w have these write times and TTLs, beside a set of this value."""
+    """The expiries of a row whose columns v and w have these write times and TTLs, and whose set has this value."""
     of = replace(table(columns=("v", "w")), regular_columns=(*table(columns=("v", "w")).regular_columns, TAGS))
     projection = Projection(of)
     values = [None if each is None else int32(1) for each in cells]
@@ -199,12 +199,13 @@ def test_the_seconds_in_which_something_goes(
     cells: Sequence[tuple[int, int | None] | None],
     looks: dict[int, tuple[str, ...]],
 ) -> None:
-    """The columns that go first, and the marker: no read shows it, and a cell that keeps the row now may be deleted before."""
+    """The first columns to expire and the marker: reads do not show the marker, and a cell that keeps the row now may
+    be deleted."""
     assert [(each.second, each.columns) for each in looks_at(pending(*events), *cells)] == list(looks.items())
 
 
 def test_a_set_is_known_by_its_bytes() -> None:
-    """Its cells have TTLs that cannot be read: whether it is smaller tells whether some have gone."""
+    """The TTLs of its cells cannot be read: a smaller set shows that some have expired."""
     write = INSERT._replace(columns=("v", "w", "tags"))
     found, other = (first(pending(write), (10, 50), (10, 50), tags=each) for each in (b"two", b"one"))
     assert found is not None and other is not None
@@ -212,7 +213,8 @@ def test_a_set_is_known_by_its_bytes() -> None:
 
 
 def test_an_expiry_publishes_nothing_about_the_marker() -> None:
-    """A later INSERT may have written another marker, which keeps the row. One of an earlier version says when to look again."""
+    """A later INSERT may have written another marker, which keeps the row. A marker in an earlier version's expiry
+    gives the time of the next look."""
     content = MutationEvents(
         node_id=NODE, segment_id=EXPIRY_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id, key_schema="",
         events=(event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),),
@@ -231,7 +233,7 @@ def test_an_expiry_publishes_nothing_about_the_marker() -> None:
 
 
 def test_elements_that_were_added_with_a_ttl_have_a_second_of_their_own() -> None:
-    """The column stays as far as anything can be read, and is smaller then."""
+    """Reads show no expiry of the column; after that second the column is smaller."""
     added = UPDATE._replace(columns=("tags",), expiry_time_s=NOW_S + 30)
     found = first(pending(added), (3, None), None, tags=b"some")
     assert found is not None and (found.second, found.columns) == (NOW_S + 30, ("tags",))

@@ -1,4 +1,4 @@
-"""What follows an answer of Cassandra: the next level, single reads, an error, rows by their keys."""
+"""What the fetcher does after an answer of Cassandra: the next level, single reads, an error, or rows by their keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.source_connector.events import NODE, a_task, int32, table
 
 
 def page(*rows: RawRow, columns: int) -> RawPage:
-    """Rows as they come from the wire."""
+    """A page of rows as they come from the wire."""
     data = b"".join(
         struct.pack(">i", -1) if each is None else struct.pack(">i", len(each)) + each for row in rows for each in row
     )
@@ -36,7 +36,7 @@ _GROUPS_OF_20 = 256 * 1024 / 20
 
 
 class Client:
-    """An in-memory neighbour: keeps reads, and lets a test answer them."""
+    """Keeps reads in memory, and lets a test answer them."""
 
     def __init__(self, refused: str = "(never)") -> None:
         self.reads: list[RowRead] = []
@@ -62,7 +62,7 @@ class Client:
 
 
 class Case:
-    """A fetcher whose statements a test answers, in order of sending."""
+    """A fetcher whose statements a test answers, in the order in which they were sent."""
 
     def __init__(self, projection: Projection | None = None, refused: str = "(never)") -> None:
         self.client = Client(refused)
@@ -100,11 +100,11 @@ class Case:
 
     @property
     def over(self) -> list[tuple[object, Rows | CdcError]]:
-        """What became of each read, by the key that it asked for."""
+        """The result of each read, by its key."""
         return [(self._keys[read.task], outcome) for read, outcome in self._over]
 
     def answer(self, outcome: RawPage | Exception) -> None:
-        """To the oldest statement that has no answer; what may be sent then is sent."""
+        """Answer the oldest open statement, and send the statements that may be sent then."""
         self.client.callbacks.pop(0)(outcome)
         self._over += self.fetcher.answered(self._answers.pop())
         self.flush()
@@ -124,7 +124,7 @@ TIMEOUT = ReadTimeout("late", consistency=1, required_responses=2, received_resp
 
 
 def test_rows_of_a_group_come_back_by_their_keys() -> None:
-    """In whatever order; a key without a row has none."""
+    """The order of the rows does not matter; a key without a row has none."""
     case = Case()
     case.start((1,), (2,), (3,))
     case.answer(page((int32(3), int32(30), None), (int32(1), int32(10), None), columns=3))
@@ -132,7 +132,7 @@ def test_rows_of_a_group_come_back_by_their_keys() -> None:
 
 
 def test_too_few_live_replicas_lead_to_the_next_level() -> None:
-    """As DataStax's connector does at the first level; from the highest there are two more."""
+    """DataStax's connector does so at the first level; below the highest level there are two more."""
     case = Case()
     case.start((1,))
     case.answer(UNAVAILABLE)
@@ -148,7 +148,7 @@ def test_too_few_live_replicas_lead_to_the_next_level() -> None:
 
 @pytest.mark.parametrize("late", [TIMEOUT, OperationTimedOut()])
 def test_a_late_answer_lowers_only_what_is_more_than_needed(late: Exception) -> None:
-    """One hanging node must not stop the table; but the level that was configured is kept to."""
+    """One hanging node must not stop the table, but reads never go below the configured level after a late answer."""
     case = Case()
     case.start((1,), level=ReadLevel.HIGHER)
     case.answer(late)
@@ -159,7 +159,7 @@ def test_a_late_answer_lowers_only_what_is_more_than_needed(late: Exception) -> 
 
 
 def _refusal(level: str) -> InvalidRequest:
-    """As Cassandra 4.1 and 5.0 say it."""
+    """The error of Cassandra 4.1 and 5.0."""
     return InvalidRequest(
         'Error from server: code=2200 [Invalid query] message="Guardrail read_consistency_levels violated: Provided values '
         f'[{level}] are not allowed for read consistency levels (disallowed values are: [{level}])"'
@@ -167,7 +167,8 @@ def _refusal(level: str) -> InvalidRequest:
 
 
 def test_a_level_that_cassandra_refuses_is_left_out_for_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """The next one answers, which is no fallback; all keys of a group stay together; it is told once, with the guardrail's name."""
+    """The next level answers, which is no fallback. All keys of a group stay together. One log line names the
+    guardrail."""
     now = [0.0]
     case = Case()
     case.fetcher._refused_levels = RefusedLevels(lambda: now[0])
@@ -179,7 +180,7 @@ def test_a_level_that_cassandra_refuses_is_left_out_for_a_minute(caplog: pytest.
         ("LOCAL_QUORUM", False)
     ] * 2
     case.start((3,), level=ReadLevel.HIGHER)
-    case.answer(TIMEOUT)  # now the level that was configured: it is kept to
+    case.answer(TIMEOUT)  # Now at the configured level, which a late answer does not lower.
     ((_, error),) = case.over[2:]
     assert isinstance(error, FetchError) and not error.is_invalid
     now[0] = 61.0
@@ -190,7 +191,7 @@ def test_a_level_that_cassandra_refuses_is_left_out_for_a_minute(caplog: pytest.
 
 
 def test_an_event_is_never_at_fault_for_levels_that_are_all_refused() -> None:
-    """It is tried again, and the first level that is allowed answers."""
+    """The event is retried, and the first allowed level answers."""
     case = Case()
     case.start((1,))
     case.answer(_refusal("LOCAL_QUORUM"))
@@ -205,7 +206,7 @@ def test_an_event_is_never_at_fault_for_levels_that_are_all_refused() -> None:
 
 
 def test_a_second_answer_to_a_statement_is_left_out() -> None:
-    """Another node was asked while the first one was silent, and now both have answered: rows, or an error."""
+    """A second node was asked while the first one was silent, and both have answered now, with rows or an error."""
     case = Case()
     case.start((1,))
     again = case.client.callbacks[0]
@@ -217,7 +218,7 @@ def test_a_second_answer_to_a_statement_is_left_out() -> None:
 
 
 def test_a_group_that_fails_is_read_one_by_one() -> None:
-    """One bad row does not take the others with it."""
+    """So one bad row does not make the others fail."""
     case = Case()
     case.start((1,), (2,))
     case.answer(TIMEOUT)
@@ -229,7 +230,8 @@ def test_a_group_that_fails_is_read_one_by_one() -> None:
 
 
 def test_the_reads_of_groups_that_fail_wait_in_line() -> None:
-    """Cassandra is slow already: no more statements are under way than before, and in the end each key has its answer."""
+    """Cassandra is already slow: no more statements are in flight than before, and at the end each key has its
+    answer."""
     case = Case()
     case.start(*((number,) for number in range(40)))
     assert [keys_of(each) for each in case.client.reads] == [20, 20]
@@ -243,7 +245,7 @@ def test_the_reads_of_groups_that_fail_wait_in_line() -> None:
 
 
 def test_the_reads_of_a_group_that_failed_and_the_others_take_turns() -> None:
-    """Neither the keys of one bad group nor a long queue holds the other ones up."""
+    """Neither the keys of one bad group nor a long queue delays the other reads."""
     case = Case()
     case.start(*((number,) for number in range(100)))
     case.answer(TIMEOUT)
@@ -255,7 +257,7 @@ def test_the_reads_of_a_group_that_failed_and_the_others_take_turns() -> None:
 
 
 def test_an_outage_fails_a_group_as_a_whole() -> None:
-    """Nobody is there to ask one by one."""
+    """No node is available for single reads."""
     case = Case()
     case.start((1,), (2,))
     case.answer(NoHostAvailable("none", {}))
@@ -265,7 +267,8 @@ def test_an_outage_fails_a_group_as_a_whole() -> None:
 
 
 def test_nodes_that_say_they_are_overloaded_have_fewer_statements_in_flight() -> None:
-    """The driver asks the next node, and gives up when all have said so. They answer at once, so no answer is late."""
+    """The driver asks the next node, and gives up when all nodes refuse. Their answers are fast, so none of them is
+    late."""
     case = Case()
     before = case.fetcher.in_flight_limit
     case.start((1,))
@@ -279,7 +282,8 @@ _FAILED_INSIDE = ServerError(0, "java.lang.ArrayIndexOutOfBoundsException", {})
 
 
 def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None:
-    """Cassandra keeps what it prepared, and one that it prepared while a type grew fails for good. It is no outage."""
+    """Cassandra keeps prepared statements, and one that was prepared while a type grew fails for ever. This is no
+    outage."""
     case = Case()
     case.start((1,), (2,))
     case.answer(NoHostAvailable("none", {"node": _FAILED_INSIDE}))
@@ -298,7 +302,8 @@ def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None
 
 
 def test_statements_of_one_text_that_fail_inside_cassandra_change_it_once() -> None:
-    """Else those that fail later would throw away what was prepared meanwhile. A group is divided, whatever other nodes say."""
+    """Otherwise later failures would discard new prepared statements. A group is divided, whatever other nodes
+    answer."""
     case = Case()
     case.start(*((number,) for number in range(40)))
     assert len(case.client.callbacks) == 2
@@ -311,7 +316,7 @@ def test_statements_of_one_text_that_fail_inside_cassandra_change_it_once() -> N
 
 
 def test_where_other_nodes_are_down_a_failure_inside_one_is_an_outage() -> None:
-    """They may answer when they are back; the one that failed gets another statement then."""
+    """The other nodes may answer when they are back; the node that failed then gets a statement with another text."""
     case = Case()
     case.start((1,))
     case.answer(NoHostAvailable("none", {"a": _FAILED_INSIDE, "b": OSError("refused")}))
@@ -332,7 +337,7 @@ def test_a_statement_that_no_longer_fits_asks_for_the_schema() -> None:
 
 
 def test_a_server_that_refuses_a_grouped_statement_is_asked_one_by_one() -> None:
-    """Older ones refuse IN on clustering columns beside collections; they are asked once only."""
+    """Older versions refuse IN on clustering columns together with collections; they are asked in a group only once."""
     case = Case(Projection(table(clustering_key=("c",))), refused=" IN ")
     case.start((1, 1), (1, 2))
     assert [list(read.values) for read in case.client.reads] == [[int32(1), int32(1)], [int32(1), int32(2)]]
@@ -344,7 +349,7 @@ def test_a_server_that_refuses_a_grouped_statement_is_asked_one_by_one() -> None
 
 
 def test_a_statement_that_is_first_needed_while_cassandra_is_away_is_taken_when_it_is_back() -> None:
-    """Nobody refused it: a node that was down, or slow to answer, says nothing about the statement."""
+    """It was not refused: a node that is down or slow has not judged the statement."""
     case = Case(Projection(table(clustering_key=("c",))))
     case.client.is_away = True
     request = ReadRequest(
@@ -360,7 +365,7 @@ def test_a_statement_that_is_first_needed_while_cassandra_is_away_is_taken_when_
 
 
 def test_a_group_that_is_first_needed_while_cassandra_is_away_is_one_when_it_is_back() -> None:
-    """One by one meanwhile."""
+    """Meanwhile its rows are read one by one."""
     case = Case(Projection(table(clustering_key=("c",))))
     case.client.is_away = True
     case.start((1, 1), (1, 2))
@@ -372,7 +377,7 @@ def test_a_group_that_is_first_needed_while_cassandra_is_away_is_one_when_it_is_
 
 
 def test_one_statement_that_cannot_be_prepared_is_tried_once_for_all_that_may_be_sent_instead() -> None:
-    """Each try may take half a minute while Cassandra does not answer, and the whole source waits for it."""
+    """Each try may take half a minute while Cassandra does not answer, and blocks the whole source."""
     case = Case(Projection(table(clustering_key=("c",))))
     case.client.is_away = True
     case.start(*((partition, number) for partition in range(3) for number in range(30)))
@@ -381,7 +386,7 @@ def test_one_statement_that_cannot_be_prepared_is_tried_once_for_all_that_may_be
 
 
 def test_a_row_that_may_be_stored_under_another_form_of_its_key_is_asked_for_alone() -> None:
-    """1.0 is not missing because it was found as 1.00: a false deletion would be published."""
+    """If a row is found as 1.00, 1.0 is not missing: otherwise a false deletion would be published."""
     case = Case(Projection(table(clustering_key=("c",), clustering_type="decimal")))
     case.start((1, 1), (1, 2))
     case.answer(page((int32(1), b"\0\0\0\2\x64", int32(5), None), columns=4))
@@ -390,7 +395,7 @@ def test_a_row_that_may_be_stored_under_another_form_of_its_key_is_asked_for_alo
 
 
 def test_products_that_return_too_many_rows_are_given_up_for_a_while() -> None:
-    """Ten partitions with all of the asked clusterings: rather two statements than a hundred rows."""
+    """If partitions have many of the requested clusterings, two statements cost less than a hundred rows."""
     case = Case(Projection(table(clustering_key=("c",))))
     for _ in range(30):
         case.start((1, 1), (2, 2))
@@ -401,14 +406,15 @@ def test_products_that_return_too_many_rows_are_given_up_for_a_while() -> None:
 
 
 def keys_of(read: RowRead) -> int:
-    """How many keys a statement over partition keys asks for."""
+    """The number of keys in a statement over partition keys."""
     (value,) = read.values
     assert value is not None
     return int.from_bytes(value[:4], "big") if " IN ?" in str(read.statement) else 1
 
 
 def test_an_answer_of_large_rows_makes_the_next_statements_smaller() -> None:
-    """It is held as a whole, as many times as statements are under way; small rows make them larger again, slowly."""
+    """An answer is held in memory as a whole, once for each statement in flight. Small rows make statements larger
+    again, slowly."""
     case = Case()
     case.start(*((number,) for number in range(50)))
     assert [keys_of(each) for each in case.client.reads] == [20, 20]
@@ -427,7 +433,7 @@ def test_an_answer_of_large_rows_makes_the_next_statements_smaller() -> None:
 
 
 def test_no_more_statements_are_under_way_than_allowed() -> None:
-    """The rest waits, and the fetcher says when it has enough of it."""
+    """The others wait, and the fetcher reports when enough of them wait."""
     case = Case()
     case.start(*((number,) for number in range(200)))
     assert len(case.client.reads) == 2

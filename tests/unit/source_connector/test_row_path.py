@@ -1,4 +1,4 @@
-"""The fast ways of the row path give what the long ways give: equal bytes, equal events, equal errors; compiled or not."""
+"""The fast paths for rows give the same bytes, events and errors as the slow paths, compiled or not."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _ways(
 
 
 def _value(chance: random.Random, cql_type: str, depth: int = 0) -> bytes:
-    """Bytes of the type mostly; sometimes of any other length, or what looks like a list and is none."""
+    """Mostly valid bytes of the type; sometimes of another length, or bytes that only look like a list."""
     if chance.random() < 0.1:
         return chance.randbytes(chance.choice((0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 40)))
     inner = cql_type.removeprefix("frozen<").removeprefix("list<").removeprefix("set<").rstrip(">")
@@ -94,7 +94,7 @@ def _value(chance: random.Random, cql_type: str, depth: int = 0) -> bytes:
 
 @pytest.mark.parametrize("cql_type", _TYPES)
 def test_bytes_transcoded_are_those_of_fastavro_and_so_are_the_errors(cql_type: str) -> None:
-    """Nulls, values of every length, damaged ones."""
+    """The values include nulls, every length, and damaged ones."""
     chance, metadata = random.Random(cql_type), table()
     one = column("v", cql_type="int")
     columns = (ColumnMetadata(name="v", kind=one.kind, type=parse_cql_type(cql_type, {}), position=-1, reversed=False),)
@@ -113,7 +113,7 @@ def test_bytes_transcoded_are_those_of_fastavro_and_so_are_the_errors(cql_type: 
 
 
 def test_rows_of_every_type_that_cassandra_stored_are_transcoded_to_the_same_bytes() -> None:
-    """The golden rows, whose records are those of DataStax's connector."""
+    """The golden rows have the records of DataStax's connector."""
     golden = json.loads(_GOLDEN.read_text())
     tables = {each.name: each for each in tables_of(golden["schema"]).values()}
     compared = 0
@@ -158,7 +158,8 @@ def _read(read: Callable[[bytes], MutationEvents], data: bytes) -> MutationEvent
 
 
 def test_events_read_by_hand_are_those_that_fastavro_reads() -> None:
-    """Every kind, with and without each nullable field; cut at every byte, every byte changed."""
+    """The messages have every kind of event, with and without each nullable field, are cut at every byte, and have
+    every byte changed."""
     data = _message()
     assert read_events(data) == decode_events(data)
     assert len(read_events(data).events) == 5
@@ -171,7 +172,7 @@ def test_events_read_by_hand_are_those_that_fastavro_reads() -> None:
 
 @needs_compiled
 def test_the_choice_is_what_runs() -> None:
-    """The modules come from where the program says; a wrong choice is refused."""
+    """The modules come from where the program says, and a wrong choice is refused."""
     print_it = "import source_connector.table_line as t; from source_connector.compiled import row_path\n"
     print_it += "print(t.__file__.rpartition('.')[2], row_path())"
     assert _run("auto", "-c", print_it).stdout == "so compiled\n"
@@ -181,7 +182,7 @@ def test_the_choice_is_what_runs() -> None:
 
 @needs_compiled
 def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
-    """The edited source runs; asked for the compiled one, the program refuses."""
+    """The edited source runs; if the compiled code is requested, the program refuses."""
     for package in ("schemas", "runtime", "clients", "source_connector"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "source_connector" / "rows" / "row_task.py").open("a") as source:
@@ -194,7 +195,7 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
 @pytest.mark.exhaustive
 @needs_compiled
 def test_the_other_row_path_passes_the_same_tests() -> None:
-    """The tests of this run are those of one row path; here they run over the other one."""
+    """This run tests one row path, and this test runs the same tests with the other one."""
     other = "python" if row_path() == "compiled" else "compiled"
     names = ("row_path", "row_task", "table_line", "row_fetcher", "read_groups", "partition_lanes", "publication")
     files = [f"tests/unit/source_connector/test_{name}.py" for name in names]

@@ -1,4 +1,4 @@
-"""What the rows of a table are taken to have, before and after its answers."""
+"""The assumed size of a table's rows, before and after answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MIB = 1024 * 1024
 
 
 def _answered(size: RowSize, row_bytes: int, answers: int) -> list[int]:
-    """How many rows each statement asks for, one after the other."""
+    """The number of rows that each statement requests, one after the other."""
     groups = []
     for _ in range(answers):
         groups.append(max(1, min(40, size.rows_of_group())))
@@ -24,14 +24,14 @@ def test_the_first_statements_ask_for_one_row_each_and_groups_grow_answer_by_ans
 
 
 def test_large_rows_are_asked_for_one_by_one_for_good() -> None:
-    """4 MiB: no group ever holds two of them."""
+    """The rows have 4 MiB: no group ever has two of them."""
     size = RowSize()
     assert _answered(size, 4 * _MIB, 50) == [1] * 50
     assert (size.value, size.rows_of_page()) == (4 * _MIB, 1)
 
 
 def test_a_large_row_counts_at_once_and_is_forgotten_slowly() -> None:
-    """Halving was for the unknown; of a known table large rows may come again."""
+    """Sizes are halved only while they are unknown; in a known table, large rows may come again."""
     size = RowSize()
     _answered(size, 100, 40)
     size.answered(4 * _MIB, 1)
@@ -40,7 +40,7 @@ def test_a_large_row_counts_at_once_and_is_forgotten_slowly() -> None:
 
 
 def test_answers_without_rows_say_little_but_not_nothing() -> None:
-    """A table of which only deletions come is read in groups after some hundred of them."""
+    """A table that only has deletions is read in groups after some hundred answers."""
     size = RowSize()
     size.answered(0, 0)
     assert 0.9 * _MIB < size.value < _MIB
@@ -50,7 +50,7 @@ def test_answers_without_rows_say_little_but_not_nothing() -> None:
 
 
 def test_pages_follow_the_size_of_rows() -> None:
-    """From 4 rows of an unknown table up to 500."""
+    """A page has 4 rows for an unknown table, and up to 500."""
     size = RowSize()
     assert size.rows_of_page() == 4
     _answered(size, 100, 20)

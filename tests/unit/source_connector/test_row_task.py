@@ -1,4 +1,4 @@
-"""When a read proves that it holds a change, and what follows when it does not."""
+"""When a read proves that it includes a change, and what follows when it does not."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.unit.source_connector.events import NODE, column, event, int32, pendi
         (("a",), 10, {"a": 10}, True),
         (("a", "b"), 10, {"a": 10, "b": 99}, True),
         (("a", "b"), 10, {"a": 11, "b": 12}, True),
-        (("a", "b"), 10, {"b": 10}, True),  # the other one was deleted, or expired
-        (("a", "b"), 10, {"a": 11}, False),  # a later write of one column may have come without this one
+        (("a", "b"), 10, {"b": 10}, True),  # The other one was deleted, or has expired.
+        (("a", "b"), 10, {"a": 11}, False),  # A later write of one column may have come without this one.
         (("a", "b"), 10, {"a": 11, "b": 9}, False),
         (("a",), 10, {"a": 9}, False),
         (("a",), 10, {}, False),
@@ -43,12 +43,12 @@ from tests.unit.source_connector.events import NODE, column, event, int32, pendi
 def test_write_times_prove_a_change_or_not(
     columns: tuple[str, ...], live_us: int | None, writetimes: dict[str, int], proven: bool
 ) -> None:
-    """A cell of the event itself proves it, or a later one in place of each."""
+    """The event's own cell proves it, or a later cell in place of each of them."""
     assert holds_change(event(columns=columns, live_us=live_us), writetimes) is proven
 
 
 class TaskOwner:
-    """An in-memory neighbour: keeps what a task asks for."""
+    """An owner in memory that keeps the requests of a task."""
 
     def __init__(self, projection: Projection, known: UUID = NODE) -> None:
         self.projection = projection
@@ -77,7 +77,7 @@ class TaskOwner:
         task.unanswered += 1
 
     def acknowledge(self, task: Task) -> None:
-        """The data topic has all that was published."""
+        """Acknowledge all published records of the task."""
         assert task.unanswered
         task.unanswered = 0
         task.on_all_acknowledged()
@@ -112,7 +112,7 @@ def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -
 
 
 class Case:
-    """A task at a owner, and answers to its reads."""
+    """A task with its owner, and answers to its reads."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ FIRST, HIGHER = ReadLevel.FIRST, ReadLevel.HIGHER
 
 
 def test_a_proven_read_is_published_and_remembered_when_it_is_acknowledged() -> None:
-    """One read, one record; nothing is settled before the data topic has it."""
+    """There is one read and one record, and nothing is settled before the data topic has the record."""
     case = Case(event())
     case.answer(row(5, 10))
     assert (case.levels, case.owner.settled) == ([FIRST], [])
@@ -169,7 +169,8 @@ def test_a_proven_read_is_published_and_remembered_when_it_is_acknowledged() -> 
 
 
 def test_a_later_increment_does_not_prove_an_earlier_one() -> None:
-    """It may have reached a replica that the earlier one has not: only the event's own write time, or all replicas, tell."""
+    """The later one may have reached a replica before the earlier one: only the event's own write time, or all
+    replicas, prove it."""
     counters = Projection(replace(table(), flags=frozenset({"counter", "compound"})))
     later = Case(event(writetime_us=10, live_us=10), projection=counters)
     later.answer(row(4, 11))
@@ -183,7 +184,7 @@ def test_a_later_increment_does_not_prove_an_earlier_one() -> None:
 
 
 def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() -> None:
-    """And only what that read gives is published."""
+    """Only the result of that read is published."""
     case = Case(event(writetime_us=10, live_us=10))
     case.answer(row(4, 9))
     assert (case.levels, case.owner.records) == ([FIRST, HIGHER], [])
@@ -194,7 +195,7 @@ def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() 
 
 
 def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None:
-    """A column delete, a row of keys only, a row delete: one read, of all replicas."""
+    """A deleted column, a row of only its key, and a deleted row need one read of all replicas."""
     for unprovable in (event(live_us=None), event(columns=()), event(kind=MutationKind.ROW_DELETION, live_us=None)):
         case = Case(unprovable)
         case.answer(None, "ALL")
@@ -209,7 +210,7 @@ def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None
     [("LOCAL_QUORUM", True, NODE), ("QUORUM", False, NODE), ("ALL", False, UUID(int=9))],
 )
 def test_an_unproven_read_is_published_but_not_remembered(consistency: str, is_fallback: bool, node: UUID) -> None:
-    """A lower level answered, not all replicas were asked, or the event's node is not among them any more."""
+    """A lower level answered, not all replicas were asked, or the event's node is no longer in the cluster."""
     case = Case(event(live_us=None), node=node)
     case.answer(None, consistency, is_fallback=is_fallback)
     case.task.on_all_acknowledged()
@@ -218,7 +219,7 @@ def test_an_unproven_read_is_published_but_not_remembered(consistency: str, is_f
 
 
 def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() -> None:
-    """When a quorum is not there, more than a quorum is not there either."""
+    """If there are too few replicas for a quorum, there are also too few for a higher level."""
     case = Case(event())
     case.answer(row(5, 10), "LOCAL_ONE", is_fallback=True)
     case.task.on_all_acknowledged()
@@ -226,7 +227,7 @@ def test_a_fallback_of_the_first_level_is_published_without_asking_for_more() ->
 
 
 def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
-    """The newer write covers the cell of the older one; the record tells the newest times."""
+    """The newer write replaces the older cell; the record has the newest times."""
     newer = event(writetime_us=20, live_us=20, expiry_time_s=800, marker_expiry_s=800, position=300)
     case = Case(event(writetime_us=10, live_us=10, expiry_time_s=900, marker_expiry_s=900), newer)
     case.answer(row(5, 20, 200))
@@ -238,7 +239,7 @@ def test_events_that_are_settled_together_are_proven_one_by_one() -> None:
 
 
 def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another instance may have published meanwhile: an equal row settles, another one is published."""
+    """Another instance may have published meanwhile: an equal row settles the event, and another row is published."""
     now = [0.0]
     monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
     case = Case(event())
@@ -253,7 +254,7 @@ def test_a_record_that_took_long_is_read_again_before_its_event_is_settled(monke
 
 
 def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each record takes 6 s and the row is another one each time: it is looked at once more, not for ever."""
+    """Each record takes 6 s, and the row changes each time: the row is read once more, and not for ever."""
     now = [0.0]
     monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
     case = Case(event())
@@ -267,7 +268,7 @@ def test_a_busy_row_over_a_slow_topic_settles(monkeypatch: pytest.MonkeyPatch) -
 def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The record was quick, but the event lay here so long that the partition may have been taken over meanwhile."""
+    """The record was quick, but the event waited so long that another instance may have had the partition meanwhile."""
     now = [100.0]
     monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
     for overtaken_after, reads in ((99.0, 2), (105.0, 1)):
@@ -282,7 +283,7 @@ def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after
 
 
 def test_without_the_check_the_first_level_is_believed() -> None:
-    """One read at the first level whatever the event is; a fallback still suppresses no copy."""
+    """There is one read at the first level for each event; a fallback still suppresses no copy."""
     for is_fallback in (False, True):
         case = Case(event(live_us=None), reading=Reading(proves=False))
         case.answer(None, is_fallback=is_fallback)
@@ -292,7 +293,7 @@ def test_without_the_check_the_first_level_is_believed() -> None:
 
 
 def test_a_copy_is_suppressed_only_by_a_read_of_the_events_own_node_where_that_is_asked_for() -> None:
-    """The option of DataStax's connector, on top of the proof."""
+    """The option of DataStax's connector applies in addition to the proof."""
     for coordinator, remembered in ((NODE, 1), (UUID(int=77), 0)):
         case = Case(event(), reading=Reading(only_by_event_node=True))
         case.answer(row(5, 10), coordinator=coordinator)
@@ -303,7 +304,7 @@ def test_a_copy_is_suppressed_only_by_a_read_of_the_events_own_node_where_that_i
 
 
 def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_asked_for() -> None:
-    """The same row for the next event of the key; then another one, which is published."""
+    """The next event of the key has the same row; then the row changes and is published."""
     rows = LastRows(10)
     published = []
     for value in (5, 5, 6):
@@ -317,7 +318,7 @@ def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_ask
 
 
 def test_an_element_that_goes_now_is_scheduled_though_its_row_did_not_change() -> None:
-    """It was written again, with a TTL: the value is the same, and no record tells of the TTLs of elements."""
+    """The element was written again with a TTL: the value is equal, and records do not have TTLs of elements."""
     rows, made = LastRows(10), table()
     tags = column("tags", cql_type="set<text>")
     projection = Projection(replace(made, regular_columns=(*made.regular_columns, tags)))
@@ -336,14 +337,14 @@ def test_an_element_that_goes_now_is_scheduled_though_its_row_did_not_change() -
 
 
 def expiry_case(*, columns: tuple[str, ...] = ("v",)) -> Case:
-    """A key whose column v was to go at second 605: the coordinator reads at second 601."""
+    """A key whose column v should expire at second 605; the coordinator reads at second 601."""
     digest = hashlib.md5(b"expiry", usedforsecurity=False).digest()
     due = event(writetime_us=None, live_us=None, expiry_time_s=605, marker_expiry_s=NO_MARKER)._replace(digest=digest)
     return Case(due._replace(columns=columns), segment_id=EXPIRY_SEGMENT_ID)
 
 
 def test_a_record_with_a_ttl_is_scheduled_for_the_second_in_which_its_first_cell_goes() -> None:
-    """The coordinator read at second 601; without a TTL there is nothing to wait for."""
+    """The coordinator read at second 601; a row without a TTL is not scheduled."""
     case = Case(event(marker_expiry_s=NO_MARKER))
     case.answer(row(5, 10, ttl_s=4))
     ((clustering, expiry),) = case.owner.expiries
@@ -354,7 +355,7 @@ def test_a_record_with_a_ttl_is_scheduled_for_the_second_in_which_its_first_cell
 
 
 def test_what_has_gone_is_published_and_says_that_no_change_caused_it() -> None:
-    """The row as it is now, read at the higher level: null, or smaller."""
+    """The record has the row as it is now, from a read at the higher level: null, or smaller."""
     for found, value in ((None, None), (row(None, None), b"\0")):
         case = expiry_case()
         assert case.levels == [HIGHER]
@@ -368,14 +369,14 @@ def test_what_has_gone_is_published_and_says_that_no_change_caused_it() -> None:
 
 @pytest.mark.parametrize("ttl_s", [None, 600])
 def test_a_row_whose_life_was_extended_gives_no_record(ttl_s: int | None) -> None:
-    """The event of that has published it, and waits for its own second."""
+    """The event of the later write has published it, and schedules its own second."""
     case = expiry_case()
     case.answer(row(5, 12, ttl_s=ttl_s), "ALL")
     assert (case.owner.records, case.owner.expiries, case.owner.settled) == ([], [], [case.events])
 
 
 def test_a_cell_that_is_still_there_is_looked_at_again_when_its_node_has_the_second() -> None:
-    """The node's clock is behind by four seconds, as its TTL tells; a row that never goes is left at last."""
+    """The node's clock is four seconds behind, as its TTL shows; a row that never expires is given up in the end."""
     case = expiry_case()
     case.answer(row(5, 10, ttl_s=4), "ALL")
     ((pause_s, step),) = case.owner.steps
@@ -392,7 +393,7 @@ def test_a_cell_that_is_still_there_is_looked_at_again_when_its_node_has_the_sec
 
 
 def test_a_row_marker_shows_nothing_so_the_row_is_looked_at_twice() -> None:
-    """A row of keys only: gone at the second look, or kept by what was written since."""
+    """A row of only its key is gone at the second read, or kept by a later write."""
     for again, records in ((None, 1), (row(None, None), 0)):
         case = expiry_case(columns=())
         case.answer(row(None, None), "ALL")
@@ -403,7 +404,7 @@ def test_a_row_marker_shows_nothing_so_the_row_is_looked_at_twice() -> None:
 
 
 def test_an_expiry_that_is_read_with_a_change_is_part_of_its_record() -> None:
-    """Both wait for the key: one read, one record, and the next expiry by what was read."""
+    """Both wait for the key: there is one read and one record, and the next expiry follows from that read."""
     case = expiry_case()
     change = pending(event())
     case.task.work.events[:] = [*change, *case.events]

@@ -1,4 +1,4 @@
-"""What differs between two definitions of a table, and how a schema gets to the registry."""
+"""The differences between two definitions of a table, and the registration of schemas."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def _of_type(*fields: str) -> TableMetadata:
     ],
 )  # fmt: skip
 def test_each_change_is_a_sentence(old: TableMetadata | None, new: TableMetadata | None, changes: list[str]) -> None:
-    """Columns, keys, user types, and the table as a whole."""
+    """Changes of columns, keys, user types, and of the table as a whole."""
     definitions = [None if each is None else definition_of(each) for each in (old, new)]
     assert changes_between(*definitions) == changes
 
 
 def test_a_definition_is_what_its_schema_says() -> None:
-    """Read back from JSON it is the same, and Avro takes it."""
+    """It is the same when it is read back from JSON, and it matches the Avro schema."""
     definition = definition_of(_of_type("street"))
     assert json.loads(json.dumps(definition)) == definition
     assert definition["types"] == [{"name": "address", "fields": [{"name": "street", "type": "text"}]}]
@@ -98,12 +98,12 @@ def test_a_definition_is_what_its_schema_says() -> None:
     ],
 )
 def test_changes_are_told_beside_the_events(events: str, topic: str) -> None:
-    """Behind the same prefix, where the events topic has one."""
+    """The topic has the prefix of the events topic, if that has one."""
     assert schema_changes_topic(events, "ks", "t") == topic
 
 
 class Registry:
-    """A registration and what it sent."""
+    """A registration, and the frames that it sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -114,12 +114,12 @@ class Registry:
         )
 
     def take(self, schema_id: int, *, is_newest: bool = True) -> None:
-        """The registry has the schema, as its newest one or as an older one."""
+        """The registry answers that it has the schema, as its newest version or as an older one."""
         self.registration.answered(SchemaTaken(schema_id), "ks.t")
         self.registration.on_answer(NewestSchemaAnswer(schema_id=schema_id, is_newest=is_newest))
 
     def run_timers(self, within_s: float = 60) -> None:
-        """Those that are due within so many seconds."""
+        """Run the timers that are due within this many seconds."""
         for due, _, action in list(self.timers._heap):
             if due <= time.monotonic() + within_s:
                 action()
@@ -132,7 +132,7 @@ def _schema(number: int) -> DataSchema:
 
 
 def test_a_schema_counts_when_the_registry_has_it() -> None:
-    """Not before; and the answer to an earlier one says nothing about a later one."""
+    """It does not count before. An answer about an earlier schema does not count for a later one."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     assert not registry.registration.is_taken
@@ -145,7 +145,7 @@ def test_a_schema_counts_when_the_registry_has_it() -> None:
 
 
 def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """With a line that says what is wrong and what to do, until the registry takes it."""
+    """A log line says what is wrong and what to do, until the registry takes the schema."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.registration.answered(SchemaRefused(1, "Incompatible\nschema: x"), "ks.t")
@@ -163,7 +163,8 @@ def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pyt
 
 @pytest.mark.parametrize("answers", ["none", "of the host alone", "a refusal, then none"])
 def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whichever answer is missing; one that came, and one about an earlier schema, count for nothing later."""
+    """This holds for each of the missing answers. An earlier answer, also about an earlier schema, does not count
+    later."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     if answers == "of the host alone":
@@ -185,7 +186,7 @@ def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pyt
 
 
 def test_a_question_that_was_asked_twice_is_answered_once() -> None:
-    """By one check, one mark, and one retry, however many answers come from a host that was held up."""
+    """There is one check, one mark and one retry, however many answers come from a host that was delayed."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.run_timers(within_s=100)
@@ -205,7 +206,8 @@ def test_a_question_that_was_asked_twice_is_answered_once() -> None:
 
 
 def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a_mark() -> None:
-    """Until it is the newest one; Avro ignores the mark. A look at one that is taken asks for nothing more."""
+    """The mark stays until the schema is the newest one; Avro ignores it. A check of an accepted schema asks for
+    nothing more."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.take(1, is_newest=False)
@@ -222,7 +224,7 @@ def test_a_schema_of_which_the_registry_has_an_older_version_is_announced_with_a
 
 
 def test_where_no_mark_is_taken_the_older_version_serves(caplog: pytest.LogCaptureFixture) -> None:
-    """The newest one is another party's, say: what was published before goes on being published, and the log says so."""
+    """The newest version may be another producer's: records continue with the older version, and the log says so."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.take(1, is_newest=False)
@@ -243,12 +245,12 @@ def test_where_no_mark_is_taken_the_older_version_serves(caplog: pytest.LogCaptu
 
 
 def test_a_marked_schema_is_asked_for_again_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that is away for a moment has refused nothing: records by the older version would hide a column."""
+    """A broker that is down for a moment has refused nothing, and records of the older version would hide a column."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.take(1, is_newest=False)
     marked = encode_schema(replace(_schema(1), value_schema='{"doc":"1","cql_registration":1}'))
-    for known in (2, 3):  # at the first question, and behind a record that was refused
+    for known in (2, 3):  # At the first question, and after a refused record.
         registry.registration.answered(
             SchemaRefused(1, "org.apache.pulsar.client.api.PulsarClientException$TimeoutException: 30 s"), "ks.t"
         )
@@ -266,7 +268,7 @@ def test_a_marked_schema_is_asked_for_again_after_an_outage(caplog: pytest.LogCa
 
 
 class Client:
-    """One that may read the topic of schema changes, and not write to it."""
+    """A client that may read the topic of schema changes, but not write to it."""
 
     readers = 0
 
@@ -285,7 +287,7 @@ class Client:
 
 
 def test_a_topic_that_takes_no_producer_gets_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is tried: a client keeps each reader until it is closed."""
+    """A client keeps each reader until it is closed, so tries must not make more readers."""
     client, tried = Client(), SimpleQueue[int]()
 
     def pause_s(failures: int) -> float:
@@ -310,7 +312,7 @@ class EmptyReader:
 
 
 class OneTopicIsGone:
-    """A client for which the data topic of ks.a does not exist until it is made again; keeps what is sent."""
+    """A client for which the data topic of ks.a does not exist until it is made again; keeps sent messages."""
 
     hint = None
 
@@ -346,7 +348,7 @@ def _truncation(name: str, then: Callable[[ClearingRecord | None], None]) -> Cle
 
 
 def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_only() -> None:
-    """The changes of its table keep their order; those of other tables are published meanwhile."""
+    """The changes of that table keep their order; those of other tables are published meanwhile."""
     client, published = OneTopicIsGone(), SimpleQueue[str]()
     topic = SchemaChangeTopic(
         cast("PulsarConnection", client),
@@ -370,7 +372,7 @@ def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_o
 
 
 class Newest:
-    """A connection whose registry does not answer a number of times."""
+    """A connection whose registry does not answer the first requests."""
 
     hint = None
 
@@ -404,7 +406,7 @@ class Newest:
 def test_a_registry_that_does_not_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, failures: int, error: Exception, is_newest: bool
 ) -> None:
-    """For less than a minute. A schema of which nothing is known then counts as the newest one."""
+    """This takes less than a minute. A schema with unknown versions then counts as the newest one."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -419,7 +421,7 @@ def test_a_registry_that_does_not_answer_is_asked_again(
 
 
 def test_a_refused_schema_is_given_up_for_a_newer_one() -> None:
-    """The table was changed back, say."""
+    """For example, the table was changed back."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     registry.registration.answered(SchemaRefused(1, "no"), "ks.t")

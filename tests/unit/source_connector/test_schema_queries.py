@@ -1,4 +1,4 @@
-"""Questions that wait while Cassandra is asked another one."""
+"""Questions that wait while Cassandra answers another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from source_connector.tables.schema_queries import SchemaAnswer, SchemaQueries
 
 
 class Asked:
-    """Looks whose first question is answered when a test says so; it and those behind it are asked already."""
+    """Questions of which the first is answered when a test says so; the others already wait behind it."""
 
     def __init__(self, first: Exception | str, behind: int) -> None:
         self._go_on = threading.Event()
@@ -32,7 +32,7 @@ class Asked:
         return self._first
 
     def tell(self, count: int) -> list[object]:
-        """So many answers, in the order that they came."""
+        """The next `count` answers, in the order in which they came."""
         self._go_on.set()
         for _ in range(count):
             looked = self.inbox.get(timeout=10)
@@ -43,12 +43,12 @@ class Asked:
 
 @pytest.mark.parametrize("first", ["an answer", TableNotFoundError("ks.t")])
 def test_each_question_has_its_answer_in_turn(first: CdcError | str) -> None:
-    """That one table is not there says nothing about the others."""
+    """A missing table does not affect the answers about others."""
     assert Asked(first, 2).tell(3) == [first, 0, 1]
 
 
 def test_questions_that_wait_behind_one_that_cassandra_does_not_answer_are_not_asked() -> None:
-    """They have the same answer at once; what is asked after it is asked of Cassandra again."""
+    """They get the same error at once; later questions are asked again."""
     error = FetchError("system_schema", "OperationTimedOut")
     asked = Asked(error, 49)
     assert asked.tell(50) == [error] * 50
@@ -57,7 +57,7 @@ def test_questions_that_wait_behind_one_that_cassandra_does_not_answer_are_not_a
 
 
 def test_what_nobody_has_foreseen_is_posted() -> None:
-    """The source ends by it, for nothing would be looked at any more."""
+    """It ends the source, because otherwise no question would be asked any more."""
     asked = Asked(AssertionError("unforeseen"), 1)
     asked.tell(0)
     assert isinstance(asked.inbox.get(timeout=10), AssertionError)

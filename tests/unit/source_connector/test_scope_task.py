@@ -1,4 +1,4 @@
-"""A deletion of many rows: what is on the data topic when its event is settled, whatever was slow on the way."""
+"""A deletion of many rows: the data topic is right when its event is settled, whatever was slow meanwhile."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PROJECTION = Projection(table(clustering_key=("ck",)))
 
 
 def row(clustering: int, value: int = 5) -> RawRow:
-    """A row of the scope, written behind the deletion."""
+    """A row in the scope that was written after the deletion."""
     return (int32(1), int32(clustering), int32(value), (20).to_bytes(8, "big"), None)
 
 
 def fold(records: Iterable[SourceRecord]) -> dict[bytes, bytes | None]:
-    """What a reader of the topic makes of it: a marker empties the scope, the newest record of a key wins."""
+    """The rows that a reader of the topic gets: a marker empties the scope, and the newest record of a key wins."""
     rows: dict[bytes, bytes | None] = {}
     for record in records:
         if record.properties[KIND] == _MARKER:
@@ -38,7 +38,7 @@ def fold(records: Iterable[SourceRecord]) -> dict[bytes, bytes | None]:
 
 
 class Case:
-    """A range deletion's task at a owner, in a time of its own."""
+    """A range deletion's task with its owner, with a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -50,17 +50,17 @@ class Case:
         self.task.start()
 
     def acknowledge(self, after_s: float = 0.0) -> None:
-        """The data topic has what was published."""
+        """Acknowledge the published records."""
         self.now += after_s
         self.owner.acknowledge(self.task)
 
     def begin_again(self) -> None:
-        """As the table's line does when a read has failed, or a row could not be converted."""
+        """Restart, as the table's line does when a read has failed or a row could not be converted."""
         self.task.attempts += 1
         self.task.start()
 
     def answer(self, *rows: RawRow, paging_state: bytes | None = None) -> None:
-        """The last read finds these."""
+        """Answer the last read with these rows."""
         request = self.owner.reads[-1]
         self.task.on_rows(Rows(request, rows, "ALL", is_fallback=False, paging_state=paging_state))
 
@@ -69,13 +69,14 @@ class Case:
         return [record.properties[KIND] for record in self.owner.records]
 
     def of(self, *rows: RawRow) -> dict[bytes, bytes | None]:
-        """The fold of a topic that has these rows."""
+        """The fold of a topic with these rows."""
         selection = _PROJECTION.scope_selection
         return {_PROJECTION.record_key(each[:2]): _PROJECTION.record_value(selection, each, each[:2]) for each in rows}
 
 
 def test_rows_are_read_when_the_topic_has_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another instance published before a late marker was written before the read, so it comes again behind it."""
+    """Records that another instance published before a late marker were written before the read, so they are published
+    again after it."""
     case = Case(monkeypatch)
     assert (case.kinds, case.owner.reads) == ([_MARKER], [])
     case.acknowledge(after_s=60)
@@ -86,7 +87,8 @@ def test_rows_are_read_when_the_topic_has_the_marker(monkeypatch: pytest.MonkeyP
 
 
 def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another instance took over meanwhile: one row is newer now, one is gone, and both lie behind what it published."""
+    """Another instance took over meanwhile: one row is newer now, one is gone, and both records come after those of
+    that instance."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(row(3), row(4), row(5))
@@ -103,7 +105,8 @@ def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pyte
 def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that is slow all the time is not given all of a partition over and over; only late pages are read again."""
+    """On a broker that is always slow, a whole partition is not published over and over; only late pages are read
+    again."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(row(2), paging_state=b"2")
@@ -119,7 +122,8 @@ def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_ag
 
 
 def test_a_deletion_settles_in_a_busy_partition_over_a_slow_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row changes between any two reads, and no page is in time: one marker, each page published twice at most."""
+    """Every row changes between any two reads, and every page is late: there is one marker, and each page is published
+    at most twice."""
     case = Case(monkeypatch)
     case.acknowledge(after_s=6)
     pages: tuple[tuple[bytes | None, range], ...] = ((b"2", range(1, 4)), (b"3", range(4, 7)), (None, range(7, 9)))
@@ -137,7 +141,8 @@ def test_a_deletion_settles_in_a_busy_partition_over_a_slow_topic(monkeypatch: p
 def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two rows were inserted before them, so that the page ends before: one of the two is on the next page, one is gone."""
+    """Two rows are inserted before them, so the page ends earlier: of the two rows after its end, one is on the next
+    page and one is gone."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(row(3), row(4), row(5), paging_state=b"5")
@@ -155,12 +160,12 @@ def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
 
 
 def unwritable(clustering: int) -> RawRow:
-    """A row that is none by the table's schema."""
+    """A row that does not match the table's schema."""
     return (*row(clustering)[:2], b"\x01\x02\x03", row(clustering)[3])
 
 
 def test_a_row_that_cannot_be_converted_is_tried_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are on the topic."""
+    """The other rows are on the topic."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(unwritable(3), row(4))
@@ -174,7 +179,7 @@ def test_a_row_that_cannot_be_converted_is_tried_again_alone(monkeypatch: pytest
 
 
 def test_pages_behind_a_row_that_cannot_be_converted_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The read of the next page failed; tried again, all is published, and not that row alone."""
+    """The read of the next page failed; the retry publishes all rows, and not only the failed row."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(unwritable(3), row(4), paging_state=b"2")
@@ -187,7 +192,7 @@ def test_pages_behind_a_row_that_cannot_be_converted_are_not_left_out(monkeypatc
 
 
 def test_none_of_several_rows_that_cannot_be_converted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them still cannot, and the read of the next one fails."""
+    """One of them still cannot be converted, and the read of the next one fails."""
     case = Case(monkeypatch)
     case.acknowledge()
     with pytest.raises(RowConversionError):

@@ -6,7 +6,7 @@ from source_connector.rows.silent_nodes import SilentNodes
 
 
 def test_a_node_that_leaves_statements_unanswered_comes_last_but_for_a_probe() -> None:
-    """After 2 s; one statement each 5 s finds out whether it is back, and any answer tells."""
+    """The node counts as silent after 2 s. One statement each 5 s probes it, and any answer ends the silence."""
     now = [0.0]
     nodes = SilentNodes(lambda: now[0])
     nodes.asked("a")
@@ -23,7 +23,7 @@ def test_a_node_that_leaves_statements_unanswered_comes_last_but_for_a_probe() -
 
 
 def test_a_node_that_answers_is_never_silent_however_much_it_is_asked() -> None:
-    """The time counts from the first statement behind its last answer; one that is asked nothing owes nothing."""
+    """The time counts from the first statement after its last answer; a node without open statements is not silent."""
     now = [0.0]
     nodes = SilentNodes(lambda: now[0])
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""The source's own thread while Cassandra hangs: it goes on, and hears that it is to stop."""
+"""The source's own thread while Cassandra hangs: it continues, and receives the request to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from source_connector.source import Inbox, _base_name, _tables_since
 
 
 def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 50 tables is looked for at the start: one answer that does not come is answer enough for all of them."""
+    """Each of 50 tables is looked up at the start: one missing answer counts for all of them."""
     asked: list[str] = []
 
     def hang(client: CassandraClient, select: str, values: Sequence[object] = ()) -> list[Mapping[str, object]]:
@@ -50,7 +50,7 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
 
 
 class LaggingNode:
-    """A client whose tables come from a node that does not have the newest schema yet, until it has."""
+    """A client whose tables come from a node without the newest schema, until that node has it."""
 
     def __init__(self) -> None:
         self.versions = {UUID(int=1), UUID(int=2)}
@@ -66,7 +66,7 @@ class LaggingNode:
 
 
 def test_tables_of_a_node_that_lags_are_asked_for_again() -> None:
-    """The schema's version is of another node: it counts as seen when all nodes have it."""
+    """The schema's version is of another node, so it counts as seen only when all nodes have it."""
     node = LaggingNode()
     client = cast("CassandraClient", node)
     assert _tables_since(client, UUID(int=1)) == (None, [])
@@ -77,7 +77,7 @@ def test_tables_of_a_node_that_lags_are_asked_for_again() -> None:
 
 
 def test_of_two_tables_with_one_topic_the_second_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """`shop`.`eu_orders` and `shop_eu`.`orders` are both `data-shop_eu_orders`."""
+    """Both `shop`.`eu_orders` and `shop_eu`.`orders` would have the topic `data-shop_eu_orders`."""
     options = {
         "tables": "shop.eu_orders,shop_eu.orders", "destination": "data-{keyspace}_{table}", "contactPoints": "node",
         "loadBalancing.localDc": "dc1", "pulsarServiceUrl": "pulsar://broker:6650", "schema.changes.topic": "none",
@@ -98,5 +98,5 @@ def test_of_two_tables_with_one_topic_the_second_is_left_out(caplog: pytest.LogC
     ],
 )
 def test_a_message_is_of_the_topic_whose_partition_it_comes_from(topic: str, base: str) -> None:
-    """Only a number stands for a partition."""
+    """Only a number after `-partition-` is a partition."""
     assert _base_name(topic) == base

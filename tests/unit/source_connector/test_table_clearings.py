@@ -1,4 +1,4 @@
-"""From what nodes tell of a truncation or a drop to one record, and what waits for it."""
+"""How reports of nodes about a truncation or a drop become one record, and the reads that wait for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _record(told: ClearingToPublish) -> ClearingRecord:
 
 
 def _stored(case: Case) -> ClearingRecord:
-    """The topic of schema changes has the record of what was told last."""
+    """The record for the last report, as the topic of schema changes has stored it."""
     told = case.around.clearings[-1]
     told.then(record := _record(told))
     case.line.work()
@@ -56,26 +56,27 @@ def _stored(case: Case) -> ClearingRecord:
 
 
 def _settle(case: Case) -> None:
-    """What was told last has its record, after the pause."""
+    """Store the record for the last report, after the pause."""
     case.timers.run_due()
     case.line.work()
     _stored(case)
 
 
 def test_nothing_is_read_from_a_truncation_until_its_record_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was being read comes first, what comes behind waits; then it is read again, though it was published before."""
+    """Reads in progress come first, and later events wait; afterwards they are read again, although they were published
+    before."""
     case = Case(monkeypatch)
     before, behind = event(1), event(2)
     case.receive(before, behind)
     case.answer(GOOD)
     case.taken(1)
-    case.answer(GOOD, key=2)  # published, not acknowledged
+    case.answer(GOOD, key=2)  # Published, but not acknowledged.
     case.around.noted = {NODE: _NOTED, _OTHER: Truncation(7, 9, 1_000_400)}
     _tell(case)
     case.receive(before)
     case.timers.run_due()
     case.line.work()
-    assert (case.around.reads, case.around.clearings) == ([], [])  # a record is open
+    assert (case.around.reads, case.around.clearings) == ([], [])  # A record is not acknowledged yet.
     case.taken(2)
     (told,) = case.around.clearings
     assert [(each["node"], each["segment_id"], each["time_ms"]) for each in told.nodes] == [
@@ -89,15 +90,15 @@ def test_nothing_is_read_from_a_truncation_until_its_record_is_stored(monkeypatc
     assert record["time_ms"] == 1_000_400
     assert len(case.around.settled) == settled + 1
     (read,) = case.around.reads
-    assert read.request.partition_key == before.partition_key  # its digest is forgotten
+    assert read.request.partition_key == before.partition_key  # Its digest is forgotten.
     _tell(case)
     _tell(case, Clearing(ClearingKind.TRUNCATION, 9, 1_000_400), _OTHER)
-    assert len(case.around.clearings) == 1  # other partitions and nodes: the same truncation
+    assert len(case.around.clearings) == 1  # Other partitions and nodes report the same truncation.
     assert len(case.around.settled) == settled + 3
 
 
 def test_all_nodes_are_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that has not truncated yet would still return its rows. After a while the table goes on."""
+    """A node that has not truncated yet would still return its rows. After some time the table continues."""
     case = Case(monkeypatch)
     case.around.noted = {NODE: _NOTED, _OTHER: Truncation(3, 1, 5)}
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
@@ -124,7 +125,8 @@ def test_all_nodes_are_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_node_that_has_done_only_the_truncation_before_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic's writer says that a node repeats an earlier record: it is asked again, and nothing is read meanwhile."""
+    """The topic's writer reports that a node repeats an earlier record: the node is asked again, and nothing is read
+    meanwhile."""
     case = Case(monkeypatch)
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
     case.around.noted = {NODE: _NOTED, _OTHER: Truncation(3, 9, 990_000)}
@@ -152,7 +154,7 @@ def test_a_node_that_has_done_only_the_truncation_before_is_waited_for(monkeypat
 
 
 def test_nodes_that_repeat_an_earlier_record() -> None:
-    """They have not done the later truncation, however close the two are."""
+    """Such nodes have not done the later truncation, however close the two are."""
     first = node_clearings(_TRUNCATION, NODE, 7, {NODE: _NOTED, _OTHER: Truncation(3, 9, 1_000_400)})
     record = ClearingRecord(
         kind="truncation",
@@ -174,7 +176,7 @@ def test_nodes_that_repeat_an_earlier_record() -> None:
 
 
 def test_a_clearing_of_another_life_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table that was created again, whose id is known by then; and a drop of a table that is there."""
+    """The cases: a table that was created again and whose new id is known, and a drop of a table that exists."""
     case = Case(monkeypatch)
     case.create_again()
     _tell(case, Clearing(ClearingKind.DROP, 1, 5), table_id=OLD)
@@ -187,7 +189,7 @@ def test_a_clearing_of_another_life_says_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_record_covers() -> None:
-    """By what a node has noted; of a node that is not in it, about the same time."""
+    """The node's own position counts; for a node that is not in the record, the time within a tolerance."""
     nodes = node_clearings(_TRUNCATION, NODE, 7, {NODE: Truncation(7, 900, 1_500_000), _OTHER: None})
     assert nodes == [{"node": str(NODE), "segment_id": 7, "position": 900, "time_ms": 1_500_000}]
     record = ClearingRecord(
@@ -212,7 +214,8 @@ def test_what_a_record_covers() -> None:
 
 @pytest.mark.parametrize("later_ms", [-3_600_000, -20_000, 3_600_000])
 def test_a_clock_that_is_set_between_two_truncations_hides_none(monkeypatch: pytest.MonkeyPatch, later_ms: int) -> None:
-    """The later place in the node's log tells. Where both are noted when the first is told, one record has both."""
+    """The later position in the node's log decides. If both are stored when the first one is reported, one record
+    covers both."""
     later = Truncation(7, 900, _NOTED.time_ms + later_ms)
     told = Clearing(ClearingKind.TRUNCATION, later.position, later.time_ms)
     case = Case(monkeypatch)
@@ -225,7 +228,7 @@ def test_a_clock_that_is_set_between_two_truncations_hides_none(monkeypatch: pyt
     nodes = [each.nodes for each in case.around.clearings]
     assert [(each["position"], each["time_ms"]) for (each,) in nodes] == [_NOTED[1:], later[1:]]
     assert without_earlier(nodes[1], [_record(case.around.clearings[0])]) == nodes[1]
-    for each in (_TRUNCATION, told):  # of another partition, and of a start that repeats it
+    for each in (_TRUNCATION, told):  # From another partition, and from a start that repeats the report.
         assert any(covers(_record(record), OLD, each, NODE, 7) for record in case.around.clearings)
 
     both = node_clearings(_TRUNCATION, NODE, 7, {NODE: later})
@@ -238,7 +241,8 @@ def test_a_clock_that_is_set_between_two_truncations_hides_none(monkeypatch: pyt
 
 
 def test_a_drop_whose_table_is_back_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each node and partition: all their messages are of one drop, those that come later as well. Another drop is not."""
+    """All nodes and partitions report the same drop, also later ones, so it is waited for only once. Another drop is
+    waited for again."""
     case = Case(monkeypatch)
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
 
@@ -271,7 +275,8 @@ def test_a_drop_whose_table_is_back_is_waited_for_once(monkeypatch: pytest.Monke
 
 
 def test_a_drop_that_may_be_that_of_before_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node that reported the drop of before has a clock a minute ahead. A later drop is not taken for that one unasked."""
+    """The clock of the node that reported the earlier drop is a minute ahead. A later drop is not taken for the earlier
+    one without a question."""
     case = Case(monkeypatch)
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
     _tell(case, Clearing(ClearingKind.DROP, 1, 1_060_000))
@@ -299,7 +304,7 @@ def test_agents_that_notice_a_drop_much_later_share_its_patience(monkeypatch: py
 
 
 def test_a_drop_that_comes_during_the_question_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer may be older than it."""
+    """The answer may be older than that drop."""
     answers: list[object] = []
 
     def current_id(_: Neighbours) -> object:

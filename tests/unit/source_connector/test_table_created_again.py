@@ -1,4 +1,4 @@
-"""A table that is dropped and created again under its line: what becomes of the old table's events."""
+"""A table is dropped and created again while its line runs: what happens to events of the old table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESE
 def test_what_waits_for_a_retry_when_its_table_is_created_again_is_not_published_behind_the_new_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its read failed for the DROP; tried again it would find the new table's row, and tell it by the old table's id."""
+    """Its read failed because of the DROP. A retry would find the new table's row, and publish it with the old table's
+    id."""
     case = Case(monkeypatch)
     case.receive(event(1))
     case.answer(FetchError("ks.t", "Unknown CF"))
@@ -28,7 +29,7 @@ def test_what_waits_for_a_retry_when_its_table_is_created_again_is_not_published
 def test_a_read_that_is_under_way_when_its_table_is_created_again_is_not_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever its answer is; its event is settled once, and the deletion's marker was there before."""
+    """This holds for any answer. The event is settled once, and the marker of a deletion was published before."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2), event(3, kind=MutationKind.PARTITION_DELETION))
     case.taken(1)
@@ -43,7 +44,8 @@ def test_a_read_that_is_under_way_when_its_table_is_created_again_is_not_publish
 
 
 def test_what_has_not_started_when_its_table_is_created_again_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what had no room, nor what waits behind its key, nor what a deletion of its partition holds back."""
+    """This holds for events without room, events that wait for their key, and events that a deletion of the partition
+    holds back."""
     case = Case(monkeypatch)
     case.receive(event(1), event(1, digest=1), event(1, kind=MutationKind.PARTITION_DELETION), event(1, digest=2))
     case.around.has_room = False
@@ -63,7 +65,7 @@ def test_what_has_not_started_when_its_table_is_created_again_never_starts(monke
 def test_the_new_table_waits_for_the_records_of_the_old_one_that_are_with_the_broker(
     monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
-    """A refused one is not handed over again; the new table's events are published all the same."""
+    """A refused record is not sent again, and the new table's events are still published."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     case.answer(GOOD)
@@ -83,7 +85,7 @@ def test_the_new_table_waits_for_the_records_of_the_old_one_that_are_with_the_br
 def test_a_letter_that_is_under_way_when_its_table_is_created_again_settles_its_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once."""
+    """It is settled exactly once."""
     case = Case(monkeypatch, max_failures=1)
     case.receive(event(1))
     case.answer(UNFORESEEN)
@@ -94,7 +96,8 @@ def test_a_letter_that_is_under_way_when_its_table_is_created_again_settles_its_
 
 
 def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where it lags for so long that it is believed: nothing of them is taken for dropped, then or when it has caught up."""
+    """The node lags so long that it is believed. No event is dropped as one of an old table, neither then nor after the
+    node has caught up."""
     case = Case(monkeypatch)
     case.create_again()
     case.around.has_room = False
@@ -113,7 +116,8 @@ def test_events_of_the_newer_table_outlive_a_node_that_shows_the_older_one(monke
 
 @pytest.mark.parametrize("is_agreed", [True, False])
 def test_events_of_a_table_that_never_appears_are_set_aside(monkeypatch: pytest.MonkeyPatch, is_agreed: bool) -> None:
-    """Another cluster's, or forged: while they wait the table counts as parked; then a dead letter says why, and others go on."""
+    """They are another cluster's, or forged. While they wait the table counts as parked; then a dead letter gives the
+    reason, and other events continue."""
     case = Case(monkeypatch)
     case.around.is_agreed = is_agreed
     case.receive(event(1), table_id=NEW)
@@ -132,7 +136,7 @@ def test_events_of_a_table_that_never_appears_are_set_aside(monkeypatch: pytest.
 
 
 def test_an_event_of_a_table_that_came_back_under_its_old_id_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its id was known to be dropped; `CREATE TABLE ... WITH ID` made it again."""
+    """The id counted as dropped; `CREATE TABLE ... WITH ID` made it valid again."""
     case = Case(monkeypatch)
     case.create_again()
     case.receive(event(1), table_id=OLD)
@@ -146,7 +150,7 @@ def test_an_event_of_a_table_that_came_back_under_its_old_id_is_published(monkey
 
 
 def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generations tell that the table with the earlier id is the later one; its records say so."""
+    """The generation shows that the table with the earlier id is the later one, and its records say so."""
     case = Case(monkeypatch)
     for table_id, generation in ((NEW, 20), (OLD, 30)):
         case.around.current = table(table_id=table_id, generation=generation)
@@ -162,7 +166,8 @@ def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkey
 
 
 def test_a_node_that_lags_gets_seconds_whatever_the_option_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `query.backoffInMs: 1`, ten looks that do not find the new table ended within half a second."""
+    """Otherwise, with `query.backoffInMs: 1`, ten looks that do not find the new table would be over within half a
+    second."""
     case = Case(monkeypatch, shortest_pause_s=0.001)
     case.around.is_agreed = False
     case.receive(event(1), table_id=NEW)

@@ -1,4 +1,4 @@
-"""What becomes of an event that fails: its own fault or an outage, and what its neighbours notice."""
+"""An event that fails: whether it is the event's fault or an outage, and the effect on other events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESE
 def test_an_event_that_fails_for_its_own_sake_is_set_aside_and_holds_up_nothing(
     monkeypatch: pytest.MonkeyPatch, outcome: RawRow | Exception, reason: str
 ) -> None:
-    """Three attempts, then a dead letter; the event is settled when the dead letter is written; others were published meanwhile."""
+    """After three attempts it becomes a dead letter, which settles the event when it is written; other events are
+    published meanwhile."""
     case = Case(monkeypatch)
     poison = event(1)
     case.receive(poison, event(2))
@@ -49,7 +50,7 @@ def test_an_event_that_fails_for_its_own_sake_is_set_aside_and_holds_up_nothing(
 
 
 def test_an_outage_is_never_an_events_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty attempts while Cassandra is away, and the fifty-first succeeds."""
+    """Fifty attempts fail while Cassandra is away, and the next one succeeds."""
     case = Case(monkeypatch)
     case.receive(event(1))
     for _ in range(25):
@@ -65,7 +66,8 @@ def test_an_outage_is_never_an_events_fault(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_cassandra_refuses_counts_only_where_the_nodes_agree_about_the_schema(
     monkeypatch: pytest.MonkeyPatch, versions: set[UUID] | FetchError
 ) -> None:
-    """A node that is behind refuses what others take: that waits. When they agree, three attempts more, then a dead letter."""
+    """A node that is behind refuses statements that others take, so the event waits. Once the nodes agree, three more
+    attempts lead to a dead letter."""
     case = Case(monkeypatch)
     case.receive(event(1))
     refused = FetchError("ks.t", "InvalidRequest: Undefined column name a", refresh_schema=True, is_invalid=True)
@@ -88,7 +90,7 @@ LATE = FetchError("ks.t", "ReadFailure: READ_TOO_MANY_TOMBSTONES", is_of_key=Tru
 def test_a_key_that_cannot_be_read_is_set_aside_when_others_are_read_and_takes_what_waits_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its first failure tells nothing yet; three more, each with reads of other keys before it, and none that failed."""
+    """Its first failure does not count. Then there are three more, each after reads of other keys that succeeded."""
     case = Case(monkeypatch)
     case.receive(event(1))
     for number in range(4):
@@ -103,12 +105,12 @@ def test_a_key_that_cannot_be_read_is_set_aside_when_others_are_read_and_takes_w
     then()
     case.line.work()
     assert case.counters["events_dead_lettered"] == 4
-    case.answer(GOOD)  # what came behind the last attempt, and finds the partition mended
+    case.answer(GOOD)  # An event that came after the last attempt finds the partition readable.
     assert case.counters["records_published"] == 5
 
 
 def test_a_failure_inside_nodes_counts_only_where_they_agree_about_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that is behind knows a type without its new field, and fails for rows that have it."""
+    """A node that is behind lacks the new field of a type, and fails for rows that have it."""
     case = Case(monkeypatch)
     case.receive(event(1))
     inside = FetchError("ks.t", "ServerError: index out of bounds", refresh_schema=True, is_of_key=True)
@@ -131,7 +133,7 @@ def test_a_failure_inside_nodes_counts_only_where_they_agree_about_the_schema(mo
 
 
 def test_a_key_is_not_at_fault_while_as_many_reads_fail_as_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is a cluster that is overloaded."""
+    """In this case the cluster is overloaded."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     for number in range(20):
@@ -144,7 +146,8 @@ def test_a_key_is_not_at_fault_while_as_many_reads_fail_as_are_answered(monkeypa
 
 
 def test_a_key_that_was_found_at_fault_stays_so_when_it_has_held_up_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them, whose events fill what may wait: neither speaks for the other."""
+    """There are two such keys, whose events fill the room for waiting events: neither of them counts as a read of
+    another key."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     for key in (1, 2):
@@ -164,7 +167,7 @@ def test_a_key_that_was_found_at_fault_stays_so_when_it_has_held_up_all_others(m
 def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that takes nothing is an outage; one that takes all but this record is not."""
+    """A broker that refuses everything is an outage; a broker that refuses only this record is not."""
     case = Case(monkeypatch)
     case.receive(event(1))
 
@@ -186,7 +189,7 @@ def test_a_refused_record_is_at_fault_only_where_others_of_its_table_are_taken(
 
 
 def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the attempt that follows; what the first one read, or would have read, is nobody's any more."""
+    """The next attempt settles it; late results of the first attempt are ignored."""
     case = Case(monkeypatch)
     case.receive(event(1, kind=MutationKind.PARTITION_DELETION), event(2))
     case.taken(1, refused=True)
@@ -198,7 +201,7 @@ def test_a_deletion_whose_marker_is_refused_is_settled_once(monkeypatch: pytest.
 
 
 def test_a_page_of_rows_is_not_read_while_the_broker_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its records would be handed over at once, beside those that wait already."""
+    """Otherwise all its records would be handed over at once, in addition to those that already wait."""
     case = Case(monkeypatch)
     case.receive(event(1, kind=MutationKind.PARTITION_DELETION))
     outbox = case.outbox
@@ -216,7 +219,7 @@ def test_a_page_of_rows_is_not_read_while_the_broker_is_behind(monkeypatch: pyte
 def test_a_range_deletion_that_is_not_wanted_is_settled_without_a_record(
     monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
-    """It holds nothing back, and a deletion of the whole partition has its marker as ever."""
+    """It holds nothing back, and a deletion of the whole partition still gets its marker."""
     case = Case(monkeypatch, range_deletions=wanted)
     everything = RangeBounds(start=(), start_inclusive=True, end=(), end_inclusive=True)
     case.receive(
@@ -231,7 +234,7 @@ def test_a_range_deletion_that_is_not_wanted_is_settled_without_a_record(
 
 
 def test_an_answer_of_an_earlier_attempt_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows or an error, before the next attempt and while it reads."""
+    """The answer has rows or an error, and comes before the next attempt or while that reads."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     first = case.around.reads[0]
@@ -247,7 +250,7 @@ def test_an_answer_of_an_earlier_attempt_is_left_out(monkeypatch: pytest.MonkeyP
 
 
 def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The letter settles the event, and nothing else does."""
+    """Only the dead letter settles the event."""
     case = Case(monkeypatch, max_failures=1)
     case.receive(event(1))
     read = case.around.reads[0]
@@ -262,7 +265,8 @@ def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypat
 def test_what_is_on_its_way_comes_before_records_that_may_go_to_another_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A data topic that was given more partitions: nothing is read before the broker has answered; other topics do not matter."""
+    """The data topic got more partitions: nothing is read before the broker has answered; other topics are not
+    affected."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     case.answer(GOOD)
@@ -280,7 +284,7 @@ def test_what_is_on_its_way_comes_before_records_that_may_go_to_another_partitio
 
 
 def fail_in_the_middle_of_a_page(case: Case) -> None:
-    """A partition's deletion: its marker and one row are published, and the next row ends the attempt."""
+    """Fail within a partition deletion: its marker and one row are published, and the next row ends the attempt."""
     case.receive(event(1, kind=MutationKind.PARTITION_DELETION))
     case.taken(1)
     (read,) = case.around.reads
@@ -291,7 +295,8 @@ def fail_in_the_middle_of_a_page(case: Case) -> None:
 
 
 def test_the_next_attempt_waits_for_the_records_of_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their acknowledgement does not continue the failed attempt; two attempts of one task would settle its event twice."""
+    """Their acknowledgement must not continue the failed attempt: two attempts of one task would settle its event
+    twice."""
     case = Case(monkeypatch)
     fail_in_the_middle_of_a_page(case)
     case.pass_time()
@@ -303,7 +308,7 @@ def test_the_next_attempt_waits_for_the_records_of_the_one_that_failed(monkeypat
 
 
 def test_an_event_is_set_aside_after_the_records_that_it_had_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the broker has them, their answers are still to come."""
+    """While the broker has these records, their answers have not come yet."""
     case = Case(monkeypatch, max_failures=1)
     fail_in_the_middle_of_a_page(case)
     case.pass_time()
@@ -314,7 +319,7 @@ def test_an_event_is_set_aside_after_the_records_that_it_had_published(monkeypat
 
 
 def test_nothing_is_read_while_the_registry_refuses_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what is new nor what is tried again."""
+    """This holds for new events and for retries."""
     case = Case(monkeypatch)
     case.receive(event(1))
     case.answer(FetchError("ks.t", "ReadTimeout"))
@@ -329,7 +334,7 @@ def test_nothing_is_read_while_the_registry_refuses_the_schema(monkeypatch: pyte
 
 
 def test_an_answer_that_comes_when_its_event_is_settled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement may be asked twice, and answered twice."""
+    """A statement may be sent twice, and answered twice."""
     case = Case(monkeypatch)
     case.receive(event(1))
     read = case.around.reads[0]
@@ -340,7 +345,7 @@ def test_an_answer_that_comes_when_its_event_is_settled_is_left_out(monkeypatch:
 
 
 def test_a_task_of_a_dropped_table_is_dismissed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer of the broker and the end of its pause come after the table was created again."""
+    """The broker's answer and the end of its pause come after the table was created again."""
     case = Case(monkeypatch)
     fail_in_the_middle_of_a_page(case)
     case.create_again()
@@ -352,7 +357,8 @@ def test_a_task_of_a_dropped_table_is_dismissed_once(monkeypatch: pytest.MonkeyP
 def test_log_lines_have_no_key_where_it_is_hidden(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They say where the change is in the commit log; the dead letter has the key, for it is to be sent again."""
+    """The lines have the position in the commit log instead; the dead letter has the key, so that it can be sent
+    again."""
     patterns = [ColumnPattern.parse(Hiding.HASH, "ks.t.pk")]
     case = Case(monkeypatch, hidden=HiddenColumns(patterns=patterns, hash_key=32 * b"k"))
     poison = event(0x5EC7E7)
@@ -371,7 +377,7 @@ def test_log_lines_have_no_key_where_it_is_hidden(
 def test_a_partition_delete_of_a_datastax_agent_has_a_marker(
     monkeypatch: pytest.MonkeyPatch, dropped: list[str]
 ) -> None:
-    """Where no static column is published, no read of one shows that it is not a static write."""
+    """No static column is published, so no read of one can show that the event is a static write."""
     hidden = HiddenColumns(patterns=[ColumnPattern.parse(Hiding.DROP, each) for each in dropped]) if dropped else None
     case = Case(monkeypatch, hidden=hidden, current=table(clustering_key=("c",), static=("s",), table_id=OLD))
     case.receive_guess(
@@ -393,7 +399,7 @@ EXPIRING: RawRow = (int32(5), (10).to_bytes(8, "big"), int32(4), read_at(601))
 
 
 def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In either order: killed before that, the connector gets the event again."""
+    """The two may come in either order. If the connector is killed before, it gets the event again."""
     for is_record_first in (True, False):
         case = Case(monkeypatch, publishes_expiry=True)
         case.receive(event(1))
@@ -410,7 +416,7 @@ def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pyte
 
 
 def test_a_second_that_is_stored_is_not_stored_for_each_change_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row with one column that expires may change a thousand times before."""
+    """A row with an expiring column may change a thousand times before that second."""
     case = Case(monkeypatch, publishes_expiry=True)
     for position in (100, 200):
         case.receive(event(1, digest=position))
@@ -422,7 +428,8 @@ def test_a_second_that_is_stored_is_not_stored_for_each_change_of_its_row(monkey
 
 
 def test_a_second_that_has_come_is_stored_again_when_its_column_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change is read with the expiry, from a node whose clock is behind: the next look at the key finds the column gone."""
+    """A change is read together with the expiry, from a node whose clock is behind: the next read of the key finds the
+    column gone."""
     case = Case(monkeypatch, publishes_expiry=True)
     case.receive(event(1, digest=1))
     case.answer(EXPIRING)
@@ -445,7 +452,7 @@ def test_a_second_that_has_come_is_stored_again_when_its_column_is_still_there(m
 
 
 def test_one_expiry_is_never_taken_for_a_copy_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key whose columns go one after the other: both looks are made."""
+    """The columns of a key expire one after the other, and both expiries are read."""
     case = Case(monkeypatch, publishes_expiry=True)
     for number in (1, 2):
         due = event(1, writetime_us=None, live_us=None, expiry_time_s=605)

@@ -17,7 +17,8 @@ Row = Mapping[str, object]
 
 
 class Server:
-    """A `system_schema` that becomes another one after so many reads; each is a table's id, if any, and its columns."""
+    """A `system_schema` that changes after this many reads; each state has the id of a table, if any, and its
+    columns."""
 
     def __init__(self, now: tuple[UUID | None, str], then: tuple[UUID | None, str], reads: int) -> None:
         self._now, self._then, self._reads = now, then, reads
@@ -55,25 +56,26 @@ def read(now: tuple[UUID | None, str], then: tuple[UUID | None, str], reads: int
 @pytest.mark.parametrize("reads", range(1, 6))
 @pytest.mark.parametrize("then", [(None, ""), (NEW, "kw")])
 def test_a_table_that_goes_while_it_is_read_is_not_there(then: tuple[UUID | None, str], reads: int) -> None:
-    """Whichever part was read when it was dropped, or created again: a table of no columns, or of another's, is none."""
+    """This holds for each part that was read before the drop or the new CREATE: a table without columns, or with
+    another table's, is none."""
     with pytest.raises(TableNotFoundError, match=r"table ks\.t does not exist"):
         read((OLD, "kv"), then, reads)
 
 
 def test_a_table_whose_columns_are_not_there_yet_is_not_there() -> None:
-    """A CREATE becomes visible table by table of `system_schema`."""
+    """A CREATE becomes visible in one table of `system_schema` after the other."""
     with pytest.raises(TableNotFoundError):
         read((NEW, ""), (NEW, "kw"), 2)
 
 
 def test_the_generation_is_the_write_time_of_the_oldest_column() -> None:
-    """Those that ALTER adds, or writes again, are later."""
+    """Columns that ALTER adds or writes again are later."""
     server = cast("CassandraClient", Server((NEW, "wak"), (NEW, "wak"), 9))
     assert TableSchemaReader(server, "ks", "t").read().generation == ord("a")
 
 
 def test_a_table_that_stays_is_read() -> None:
-    """As it was before or after the change of another one."""
+    """Its metadata is read as before or after the change of another table."""
     assert read((None, ""), (NEW, "kw"), 0) == (NEW, "kw")
     assert read((OLD, "kv"), (NEW, "kw"), 6) == (OLD, "kv")
 
@@ -84,7 +86,7 @@ def test_a_table_that_stays_is_read() -> None:
 def test_the_version_of_a_table_is_the_one_that_all_nodes_had(
     before: set[int], after: set[int], found: tuple[int, bool]
 ) -> None:
-    """Another node may have told a version of which those that gave the table know nothing yet."""
+    """Another node may have reported a version that the nodes with the table's metadata do not know yet."""
     versions = iter([before, after])
 
     class Nodes(Server):

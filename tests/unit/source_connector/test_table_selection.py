@@ -1,4 +1,4 @@
-"""Which tables names and patterns select, and where their events and records are."""
+"""Which tables are selected by names and patterns, and the topics of their events and records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def selection(**options: object) -> TableSelection:
 
 
 def test_one_table_goes_where_the_source_was_deployed_to() -> None:
-    """With its events topics as they are given."""
+    """The events topics are used as given."""
     only = TablePlace(keyspace="ks", table="t", events_topics=("persistent://public/default/a", "persistent://x/y/b"))
     assert selection(keyspace="ks", table="t", events__topic="a, x/y/b").named() == [only]
 
 
 def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -> None:
-    """Each table has its own topics by the templates; system tables are never meant."""
+    """Each table has its own topics by the templates; system tables are never selected."""
     chosen = selection(tables="shop.orders, shop.line_*, s?op.x", destination="t/n/{keyspace}-{table}")
     (orders,) = chosen.named()
     assert orders.events_topics == ("persistent://public/default/cdc-events-shop.orders",)
@@ -70,7 +70,7 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
     ],
 )
 def test_a_selection_that_cannot_work_is_refused(options: dict[str, object], problem: str) -> None:
-    """With what is expected instead."""
+    """The error says what is expected."""
     with pytest.raises(ConfigError) as raised:
         SourceConfig.from_mapping({**_PLACE, **options}, {"getServiceUrl": "pulsar://b:6650"})
     assert problem in str(raised.value)
@@ -85,5 +85,5 @@ def test_a_selection_that_cannot_work_is_refused(options: dict[str, object], pro
     ],
 )
 def test_rows_wait_for_their_expiry_beside_their_events(events: str, topic: str) -> None:
-    """Behind the same prefix; behind the default one where the topic has a name of its own."""
+    """The topic has the same prefix as the events topic, or the default prefix if that topic has a name of its own."""
     assert TablePlace(keyspace="ks", table="t", events_topics=(events,)).expiry_topic == topic

@@ -1,4 +1,4 @@
-"""What is known of the table, and when that is asked for again."""
+"""What is known of a table, and when its schema is read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from source_connector.tables.table_schema import VersionedTable
 from source_connector.tables.table_tracker import Standing, TableTracker
 from tests.unit.source_connector.events import table
 
-# Time UUIDs in order of time.
+# Time UUIDs in ascending order of time.
 OLD, NOW, LATER = (UUID(f"0000000{number}-0000-11f0-8000-000000000000") for number in (1, 2, 3))
 RANDOM = UUID("11111111-1111-4111-8111-111111111111")
 
@@ -35,7 +35,7 @@ class Schema:
 
 
 class Tracked:
-    """A tracker that has read its table once, and the projections that it gave."""
+    """A tracker that has read its table once, and its projections."""
 
     def __init__(self) -> None:
         self.schema = Schema(table(table_id=NOW))
@@ -44,7 +44,7 @@ class Tracked:
         self.refresh()
 
     def refresh(self, *, is_agreed: bool = True) -> None:
-        """Look at the table as it is now."""
+        """Look at the table in its current state."""
         look = VersionedTable(self.schema.version, self.schema.current, is_agreed)
         self.tracker.refresh(look, self.tracker.stale_marks)
 
@@ -53,7 +53,7 @@ class Tracked:
 
 
 def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
-    """It was added, and is found; or it was dropped, and asking again does not bring it back."""
+    """If the column was added, it is found; if it was dropped, another look does not find it."""
     tracked = Tracked()
     tracked.tracker.meet_columns(["v"])
     assert not tracked.tracker.is_stale
@@ -69,7 +69,7 @@ def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
 
 
 def test_a_column_that_a_node_does_not_show_yet_is_waited_for() -> None:
-    """The version may be of a node that is ahead, and the columns of one that lags: no row is read meanwhile."""
+    """The version may come from a node that is ahead, and the columns from one that lags: no row is read meanwhile."""
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.meet_columns(["v", "new"])
@@ -87,13 +87,13 @@ def test_a_column_that_a_node_does_not_show_yet_is_waited_for() -> None:
 
 
 def test_a_column_is_not_waited_for_where_the_nodes_go_on_disagreeing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was dropped, and some node has another version for hours, as during an upgrade."""
+    """The column was dropped, and some node has another version for hours, as during an upgrade."""
     now = [100.0]
     monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.meet_columns(["dropped"])
-    for _ in range(20):  # however many reads there are
+    for _ in range(20):  # However many reads there are.
         with pytest.raises(FetchError):
             tracked.refresh(is_agreed=False)
         now[0] += 2.5
@@ -105,7 +105,7 @@ def test_a_column_is_not_waited_for_where_the_nodes_go_on_disagreeing(monkeypatc
 
 
 def test_a_table_that_was_read_while_the_nodes_disagreed_is_read_again_at_the_next_check() -> None:
-    """The version of that read says nothing about the table that it found."""
+    """The version of that read does not show which table was found."""
     tracked = Tracked()
     tracked.schema.number += 1
     tracked.tracker.meet_version(tracked.schema.version)
@@ -119,7 +119,7 @@ def test_a_table_that_was_read_while_the_nodes_disagreed_is_read_again_at_the_ne
 
 
 def test_a_table_of_a_long_disagreement_is_read_again_until_the_nodes_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be that of a node that lagged all the time, and no later change of the schema would have it read."""
+    """It may come from a node that lagged all the time, and no later change of the schema would cause another read."""
     now = [100.0]
     monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
     tracked = Tracked()
@@ -145,7 +145,7 @@ def test_a_table_of_a_long_disagreement_is_read_again_until_the_nodes_agree(monk
 
 
 def test_a_disagreement_that_nobody_has_seen_for_long_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table was dropped for an hour: the node that is asked first after CREATE and ALTER may lag."""
+    """The table was dropped for an hour: after CREATE and ALTER, the first node that is asked may lag."""
     now = [100.0]
     monkeypatch.setattr("source_connector.tables.table_tracker.time.monotonic", lambda: now[0])
     tracked = Tracked()
@@ -156,7 +156,7 @@ def test_a_disagreement_that_nobody_has_seen_for_long_begins_anew(monkeypatch: p
 
 
 def test_an_event_of_a_column_that_was_not_there_asks_whether_it_was_added_since() -> None:
-    """Dropped and added again: the version tells."""
+    """The column was dropped and added again, which the version shows."""
     tracked = Tracked()
     tracker = tracked.tracker
     assert not tracker.meet_columns(["x"])
@@ -173,7 +173,7 @@ def test_an_event_of_a_column_that_was_not_there_asks_whether_it_was_added_since
 
 
 def test_a_change_that_leaves_records_as_they_are_keeps_the_schema() -> None:
-    """Statements are prepared anew, but the data topic gets no other version."""
+    """Statements are prepared again, but the data topic gets no new version."""
     tracked = Tracked()
     tracked.schema.change(table(table_id=LATER))
     tracked.refresh()
@@ -181,7 +181,7 @@ def test_a_change_that_leaves_records_as_they_are_keeps_the_schema() -> None:
 
 
 def test_a_changed_schema_of_the_cluster_is_noticed() -> None:
-    """By its version, which costs one small read."""
+    """The version shows it, which costs one small read."""
     tracked = Tracked()
     tracked.tracker.meet_version(tracked.schema.version)
     assert not tracked.tracker.is_stale
@@ -191,7 +191,7 @@ def test_a_changed_schema_of_the_cluster_is_noticed() -> None:
 
 
 def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
-    """Cassandra's table ids tell their time."""
+    """Cassandra's table ids contain their time."""
     tracked = Tracked()
     tracker = tracked.tracker
     assert tracker.standing(NOW) is Standing.CURRENT
@@ -204,7 +204,7 @@ def test_an_earlier_table_is_known_to_be_dropped_after_one_look() -> None:
 
 
 def test_nothing_counts_as_dropped_while_the_nodes_disagree() -> None:
-    """After so many looks it is set aside, which loses nothing and holds nothing up."""
+    """After some looks such an event becomes a dead letter, which loses nothing and holds nothing up."""
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(OLD)
@@ -219,7 +219,7 @@ def test_nothing_counts_as_dropped_while_the_nodes_disagree() -> None:
 
 
 def test_a_table_that_comes_back_under_its_old_id_is_todays_again() -> None:
-    """An event of it asks for a look of its own, whatever earlier looks have said of that id."""
+    """An event of the table causes a new look, whatever earlier looks found about that id."""
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(OLD)
@@ -235,11 +235,11 @@ def test_a_table_that_comes_back_under_its_old_id_is_todays_again() -> None:
     assert tracker.standing(NOW) is Standing.UNKNOWN
     asked = tracker.stale_marks
     tracked.refresh()
-    assert tracker.standing(NOW, asked) is Standing.DROPPED  # the table had this id, whatever its time is
+    assert tracker.standing(NOW, asked) is Standing.DROPPED  # The table had this id, whatever the time in the id is.
 
 
 def test_a_later_table_is_waited_for() -> None:
-    """The node that wrote the event knows it; the one that was asked will."""
+    """The node that wrote the event knows that table, and the node that was asked will."""
     tracked = Tracked()
     assert tracked.tracker.standing(LATER) is Standing.UNKNOWN
     for _ in range(9):
@@ -254,7 +254,7 @@ def test_a_later_table_is_waited_for() -> None:
 
 @pytest.mark.parametrize("table_id", [LATER, RANDOM])
 def test_an_id_that_never_appears_is_given_some_looks(table_id: UUID) -> None:
-    """Another cluster's, or a forged one. What comes of it later needs one look only."""
+    """The id is of another cluster, or forged. Later events with this id need only one look."""
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.standing(table_id)
@@ -271,7 +271,8 @@ def test_an_id_that_never_appears_is_given_some_looks(table_id: UUID) -> None:
 
 
 def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() -> None:
-    """It lags behind the node that was asked before; where it goes on so, the earlier table was made again `WITH ID`."""
+    """The node lags behind the one that was asked before. If it stays so, the earlier table was made again `WITH
+    ID`."""
     tracked = Tracked()
     tracked.schema.change(table(table_id=OLD))
     for _ in range(2):
@@ -290,7 +291,7 @@ def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() 
 
 
 def test_a_table_that_came_back_with_a_later_generation_is_believed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Under an earlier id, although the nodes disagree; a node that still shows the one before lags."""
+    """It has an earlier id, and the nodes disagree; a node that still shows the previous table lags."""
     tracked = Tracked()
     tracked.schema.change(table(table_id=NOW, generation=20))
     tracked.refresh()
@@ -305,7 +306,7 @@ def test_a_table_that_came_back_with_a_later_generation_is_believed_at_once(capl
 
 
 def test_a_table_that_came_back_under_its_own_id_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """For its readers start an empty table."""
+    """Its readers start an empty table."""
     tracked = Tracked()
     for generation in (20, 30):
         tracked.schema.change(table(table_id=NOW, generation=generation))
@@ -316,7 +317,7 @@ def test_a_table_that_came_back_under_its_own_id_is_told(caplog: pytest.LogCaptu
 
 
 def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for_once_more() -> None:
-    """The look may have been answered before the column was there, and nothing else would ask for it."""
+    """The look may have been answered before the column existed, and nothing else would cause another look."""
     tracked = Tracked()
     tracker = tracked.tracker
     tracker.mark_stale()
@@ -332,7 +333,7 @@ def test_what_gave_reason_to_look_again_while_a_look_was_under_way_is_looked_for
 
 
 def test_only_an_answer_that_it_is_not_there_makes_a_table_gone() -> None:
-    """A node that does not answer says nothing about it."""
+    """A node that does not answer gives no information about the table."""
     tracker = Tracked().tracker
     for error, is_there in ((FetchError("ks.t", "timeout"), True), (TableNotFoundError("ks.t"), False)):
         with pytest.raises(type(error)):

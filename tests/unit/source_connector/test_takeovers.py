@@ -1,4 +1,4 @@
-"""Which messages wait because another instance may have records of the same keys on their way."""
+"""Which messages wait because another instance may still have records of the same keys in progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _arrival(now: float, entry: int, topic: str = _P0, age_s: float = 0.01) -> A
 
 
 def test_the_first_messages_of_each_partition_wait_for_five_seconds() -> None:
-    """All that come in that time begin at its end, so that their order stays."""
+    """All messages of that time begin when it ends, so that they keep their order."""
     takeovers = Takeovers(4, 90)
     assert [takeovers.held_until(_arrival(now, entry)) for entry, now in enumerate((100, 103, 104.9))] == [105] * 3
     assert takeovers.held_until(_arrival(104.9, 0, _P1)) == 109.9
@@ -21,7 +21,7 @@ def test_the_first_messages_of_each_partition_wait_for_five_seconds() -> None:
 
 
 def test_messages_that_come_again_wait() -> None:
-    """The broker begins again behind what is acknowledged: another instance may have had them."""
+    """The broker starts again after the acknowledged messages: another instance may have had them."""
     takeovers = Takeovers(4, 90)
     for entry in range(5):
         takeovers.held_until(_arrival(100, entry))
@@ -32,7 +32,7 @@ def test_messages_that_come_again_wait() -> None:
 
 
 def test_a_message_that_the_broker_kept_for_a_second_waits() -> None:
-    """A partition that came back with nothing that was known: its messages are old although this instance waited for some."""
+    """The partition came back without state: its messages are old, although this instance waited for some."""
     takeovers = Takeovers(4, 90)
     takeovers.held_until(_arrival(100, 0))
     assert takeovers.held_until(_arrival(200, 1)) <= 200
@@ -40,9 +40,9 @@ def test_a_message_that_the_broker_kept_for_a_second_waits() -> None:
 
 
 def test_a_quiet_partition_a_wrong_clock_and_a_busy_instance_are_no_takeover() -> None:
-    """Silence alone tells nothing, nor does the age of messages that waited for this instance."""
+    """Silence alone is no sign, and neither is the age of messages that waited for this instance."""
     takeovers = Takeovers(4, 90)
-    for now in (100, 110, 120):  # the agent's clock is 30 s behind
+    for now in (100, 110, 120):  # The agent's clock is 30 s behind.
         last = takeovers.held_until(_arrival(now, now, age_s=30))
     assert last <= 120
     takeovers.was_busy(130)
@@ -52,7 +52,7 @@ def test_a_quiet_partition_a_wrong_clock_and_a_busy_instance_are_no_takeover() -
 
 
 def test_a_message_may_have_been_in_the_clients_queue_since_it_was_empty() -> None:
-    """Or since the message was taken that stood as many places ahead as the queue is long."""
+    """It may also have been there since the message was taken that was one queue length ahead of it."""
     takeovers = Takeovers(2, 90)
     assert takeovers.fetched_after(_arrival(100, 0)) == 90
     takeovers.was_empty(99)

@@ -20,7 +20,7 @@ LIVES = [
 
 @pytest.mark.parametrize(("states", "attempts"), LIVES)
 def test_each_attempt_ends_when_working_is_left(states: tuple[TaskState, ...], attempts: int) -> None:
-    """By that number late answers of an ended attempt are recognised."""
+    """Late answers of an ended attempt are recognised by this number."""
     task = a_task()
     for state in states:
         task.become(state)
@@ -30,7 +30,7 @@ def test_each_attempt_ends_when_working_is_left(states: tuple[TaskState, ...], a
 @pytest.mark.parametrize("after", [SETTLED, DISMISSED])
 @pytest.mark.parametrize("state", list(TaskState))
 def test_no_state_follows_the_last_one(after: TaskState, state: TaskState) -> None:
-    """Its events are acknowledged: to settle them again would acknowledge what others hold."""
+    """Its events are acknowledged: to settle them again would acknowledge other events."""
     task = a_task()
     task.become(after)
     with pytest.raises(AssertionError, match=f"that is {after.value} cannot become {state.value}"):

@@ -1,4 +1,4 @@
-"""What is opened at a broker, by threads of its own."""
+"""Objects that are opened at a broker by separate threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Opening:
 
 
 def test_who_asks_does_not_wait_and_asks_again_later() -> None:
-    """One attempt at a time for a topic."""
+    """There is one attempt at a time for each topic."""
     opening = Opening()
     assert [opening.openings.get("a") for _ in range(3)] == [None] * 3
     opening.go_on.set()
@@ -43,7 +43,7 @@ def test_who_asks_does_not_wait_and_asks_again_later() -> None:
 
 
 def test_a_topic_that_fails_pauses_alone_and_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to half a minute."""
+    """The pause grows up to half a minute."""
     now = [100.0]
     monkeypatch.setattr("source_connector.events.topic_openings.time.monotonic", lambda: now[0])
     opening = Opening()
@@ -81,7 +81,7 @@ def test_many_topics_that_nobody_serves_have_some_threads_at_once() -> None:
 
 
 class Refused:
-    """Openings of some topics that nobody serves: each was tried, and may be tried again."""
+    """Openings of topics that nobody serves, each of which was tried and may be tried again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topics: str) -> None:
         self.now = 100.0
@@ -102,7 +102,8 @@ class Refused:
 
 
 def test_topics_that_nobody_serves_keep_no_other_one_from_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are, and although they are asked for first. One that was open is none of them."""
+    """This holds for any number of such topics, although they are requested first. A topic that was open before does
+    not count as one."""
     refused = Refused(monkeypatch, "abcdefghijklmnopqrst")
     opening = refused.opening
     opening.error = None
@@ -121,7 +122,7 @@ def test_topics_that_nobody_serves_keep_no_other_one_from_being_opened(monkeypat
 
 
 def test_topics_that_nobody_serves_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else one of them that is served again would never be opened."""
+    """Otherwise one of them that is served again would never be opened."""
     refused = Refused(monkeypatch, "abcdefghijkl")
     opening = refused.opening
     for _ in range(6):
@@ -135,7 +136,7 @@ def test_topics_that_nobody_serves_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_failed_while_it_was_used_is_opened_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many of its messages failed at once."""
+    """It is opened once, however many of its messages failed at the same time."""
     now = [100.0]
     monkeypatch.setattr("source_connector.events.topic_openings.time.monotonic", lambda: now[0])
     opening = Opening()

@@ -1,4 +1,5 @@
-"""A truncation waits for tasks under way, and tasks that would read what waits, wait for the truncation."""
+"""A truncation waits for tasks in progress, and tasks whose next read would take waiting events wait for the
+truncation."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _NOT_YET = Truncation(3, 1, 5)
 
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch) -> Case:
-    """A table of two nodes, the second of which has not truncated it yet."""
+    """A table on two nodes, of which the second one has not truncated it yet."""
     made = Case(monkeypatch, publishes_expiry=True)
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: made.now)
     made.around.noted = {_OTHER: _NOT_YET}
@@ -34,14 +35,15 @@ def _pass(case: Case, seconds: float = 1) -> None:
 
 
 def _wait_for_expiry(case: Case) -> None:
-    """The expiry of a column that is still there for four seconds: it is looked at again then."""
+    """Process an expiry whose column is still there for four seconds, so that it is read again then."""
     due = event(1, digest=1, writetime_us=None, live_us=None, expiry_time_s=605)
     case.receive(due, segment_id=EXPIRY_SEGMENT_ID)
     case.answer((*EXPIRING[:2], (4).to_bytes(4, "big"), read_at(601)))
 
 
 def _expect_both_behind_the_truncation(case: Case) -> None:
-    """Its record is stored; then the first event and the one that waits are read and settled together."""
+    """Check that the record is stored, and that the first event and the waiting one are then read and settled
+    together."""
     _stored(case)
     _pass(case)
     assert _read(case) == [1, 2]
@@ -61,12 +63,13 @@ def _digests(events: Sequence[MutationEvent]) -> list[int]:
 
 
 def _read(case: Case) -> list[int]:
-    """The digests of the events that the last read is for."""
+    """The digests of the events of the last read."""
     return _digests([each.event for each in case.around.reads[-1].task.work.events])
 
 
 def test_a_failed_read_is_tried_again_behind_the_truncation_with_what_survived_it(case: Case) -> None:
-    """Published before the positions, the surviving row would be removed by readers, and no event would be left of it."""
+    """Published before the record's positions, the surviving row would be deleted by readers, and it would have no
+    further event."""
     case.receive(event(1, digest=1))
     case.answer(FetchError("ks.t", "timeout", is_outage=True))
     _tell(case)
@@ -75,21 +78,21 @@ def test_a_failed_read_is_tried_again_behind_the_truncation_with_what_survived_i
         _pass(case)
     assert (case.around.reads, case.around.settled, case.around.clearings) == ([], [], [])
     _truncated_everywhere(case)
-    assert (case.around.reads, len(case.around.clearings)) == ([], 1)  # what was tried again holds up no truncation
+    assert (case.around.reads, len(case.around.clearings)) == ([], 1)  # A retry does not hold up a truncation.
     _expect_both_behind_the_truncation(case)
 
 
 def test_a_read_that_came_too_early_is_repeated_before_the_truncation_without_what_survived_it(case: Case) -> None:
-    """The truncation waits for the task, and the task does not take the events behind the truncation."""
+    """The truncation waits for the task, and the task does not take the events after the truncation."""
     now_us = time.time_ns() // 1000
     case.receive(event(1, digest=1, writetime_us=now_us, live_us=now_us))
     case.answer(None)
-    case.answer(None)  # of all replicas
+    case.answer(None)  # Of all replicas.
     assert case.counters["reads_too_early"] == 1
     _tell(case)
     case.receive(event(1, digest=2, writetime_us=now_us, live_us=now_us))
     case.around.noted = {_OTHER: _NOTED}
-    case.now += 0.001  # the pause is not over
+    case.now += 0.001  # The pause is not over.
     case.timers.run_due()
     case.line.work()
     assert case.around.clearings == []
@@ -104,7 +107,8 @@ def test_a_read_that_came_too_early_is_repeated_before_the_truncation_without_wh
 
 
 def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(case: Case) -> None:
-    """The record stands before the positions. A replica's copy behind them may be of a row that survived there."""
+    """The record is before the truncation's positions. A replica's copy after them may be of a row that survived on
+    that replica."""
     case.receive(event(1, digest=1))
     case.answer(EXPIRING)
     case.taken(1)
@@ -120,7 +124,7 @@ def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(cas
 def test_a_change_that_comes_during_the_hold_of_an_expiry_is_read_again_when_no_replica_shows_it_yet(
     case: Case,
 ) -> None:
-    """It is in the commit log and not yet in the table: what is read then must not count as its row."""
+    """The change is in the commit log and not yet in the table: a read at this time must not count as its row."""
     _wait_for_expiry(case)
     _tell(case)
     for _ in range(5):
@@ -136,7 +140,7 @@ def test_a_change_that_comes_during_the_hold_of_an_expiry_is_read_again_when_no_
 
 
 def test_a_column_that_is_about_to_expire_holds_up_no_truncation(case: Case) -> None:
-    """Its next read comes seconds later, and then behind the truncation, with what survived that."""
+    """Its next read comes seconds later, after the truncation, together with the surviving events."""
     _wait_for_expiry(case)
     assert case.counters["expiries_looked_at_again"] == 1
     _tell(case)

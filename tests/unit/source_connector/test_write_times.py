@@ -1,4 +1,4 @@
-"""Changes of one key that have the same write time, and what is read for them."""
+"""Changes of one key with equal write times, and the reads for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.unit.source_connector.table_line_case import OLD, Case
 from tests.unit.source_connector.test_row_task import Case as TaskCase
 from tests.unit.source_connector.test_row_task import row
 
-# Of five columns, each with a time of its own.
+# Changes of five columns, each with its own time.
 FIVE = [event(digest=each, live_us=9 + each, columns=(f"v{each}",)) for each in range(1, 6)]
-# Other changes with these times.
+# Other changes with the same times.
 FIVE_OTHERS = [each._replace(digest=bytes(15) + bytes([each.digest[-1] + 10])) for each in FIVE]
 
 
@@ -26,7 +26,7 @@ FIVE_OTHERS = [each._replace(digest=bytes(15) + bytes([each.digest[-1] + 10])) f
     [
         ([], [event(digest=1)], []),
         ([], [event(digest=1), event(digest=2)], [1, 2]),
-        ([], [event(digest=1), event(digest=1)], []),  # two replicas' copies
+        ([], [event(digest=1), event(digest=1)], []),  # The copies of two replicas.
         ([], [event(digest=1), event(digest=2, live_us=11)], []),
         (
             [],
@@ -40,7 +40,7 @@ FIVE_OTHERS = [each._replace(digest=bytes(15) + bytes([each.digest[-1] + 10])) f
         ([event(digest=1)], [event(digest=2, live_us=11)], []),
         ([event(digest=1, columns=("w",))], [event(digest=2)], []),
         ([event(digest=1), event(digest=2, columns=("w",))], [event(digest=3)], [3]),
-        ([event(digest=1), event(digest=2, live_us=9)], [event(digest=3)], [3]),  # an earlier one came late
+        ([event(digest=1), event(digest=2, live_us=9)], [event(digest=3)], [3]),  # An earlier change came late.
         ([event(digest=1), event(digest=2, live_us=None)], [event(digest=3)], [3]),
         ([event(digest=1), event(digest=2, live_us=11, columns=("w",))], [event(digest=3)], [3]),
         ([event(digest=2, live_us=11, columns=("w",)), event(digest=1)], [event(digest=3)], [3]),
@@ -52,13 +52,13 @@ FIVE_OTHERS = [each._replace(digest=bytes(15) + bytes([each.digest[-1] + 10])) f
         ),
         ([event(digest=1), event(digest=2, live_us=11, columns=("w", "v"))], [event(digest=3)], []),  # replaced
         ([event(digest=2, live_us=11, columns=("w", "v")), event(digest=1)], [event(digest=3)], []),
-        (FIVE, FIVE_OTHERS, [12, 13, 14, 15]),  # the first is forgotten
+        (FIVE, FIVE_OTHERS, [12, 13, 14, 15]),  # The first one is forgotten.
     ],
 )
 def test_changes_with_one_write_time_and_a_common_column_are_tied(
     settled: Sequence[MutationEvent], now: Sequence[MutationEvent], tied: Sequence[int]
 ) -> None:
-    """Of the same work, or of the key's work before."""
+    """They may be in the same work, or in the key's previous work."""
     times = WriteTimes()
     for each in pending(*settled):
         times.remember(each.cache_key, each.event)
@@ -66,7 +66,7 @@ def test_changes_with_one_write_time_and_a_common_column_are_tied(
 
 
 def test_the_keys_that_were_settled_last_are_remembered() -> None:
-    """Twice as many as are asked for at most."""
+    """At most twice the requested number is remembered."""
     times = WriteTimes(most_young=2)
     for number in range(6):
         (each,) = pending(event(number, digest=1))
@@ -78,7 +78,8 @@ def test_the_keys_that_were_settled_last_are_remembered() -> None:
 def test_a_change_with_the_write_time_of_another_is_proven_by_all_replicas_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A replica that lacks the second one shows the first with that time: taken for proven, it would stay the last record."""
+    """A replica that lacks the second change shows the first one with that time: taken for proven, it would stay the
+    last record."""
     case = Case(monkeypatch)
     first, second = event(1, digest=1), event(1, digest=2)
     case.receive(first)
@@ -95,7 +96,7 @@ def test_a_change_with_the_write_time_of_another_is_proven_by_all_replicas_only(
 
 
 def test_an_answer_of_fewer_replicas_makes_no_tied_change_known() -> None:
-    """So a copy of it that comes later is read again."""
+    """So a later copy of it is read again."""
     case = TaskCase(event(digest=1), event(digest=2))
     assert case.levels == [ReadLevel.HIGHER]
     case.answer(row(1, 10), "QUORUM", is_fallback=True)
@@ -106,7 +107,7 @@ def test_an_answer_of_fewer_replicas_makes_no_tied_change_known() -> None:
 def test_a_tied_change_that_is_under_way_is_read_once_more_when_it_is_surely_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its node may have it in the commit log only, and the write time does not show that."""
+    """Its node may have it only in the commit log, which the write time does not show."""
     now_us = time.time_ns() // 1000
     case = TaskCase(*(event(writetime_us=now_us, live_us=now_us, digest=each) for each in (1, 2)))
     case.answer(row(1, now_us), "ALL")

@@ -1,5 +1,4 @@
-"""A load of all kinds of changes on a node whose segments are kept, and these changes as both judge and topics show
-them."""
+"""A load of all kinds of changes on a node with kept segments, and these changes as judge and topics show them."""
 
 from __future__ import annotations
 

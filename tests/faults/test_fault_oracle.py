@@ -81,8 +81,7 @@ def test_in_a_topic_partition_the_record_behind_the_others_is_the_newest() -> No
 
 
 def test_in_two_topic_partitions_the_record_that_was_published_later_is_the_newest() -> None:
-    """Of two equal times, the later write wins; a record counts as published no earlier than the records of its key
-    before it."""
+    """Of equal times, the later write wins; records count as published no earlier than their key's before."""
     old = [_record(segpos=f"1:{n}", published_ms=at, at=(0, n)) for n, at in ((1, 300), (2, 90))]
     for published_ms, writetime, expected in (
         (200, "9", "1:2"),
@@ -222,8 +221,7 @@ def test_static_columns_come_with_rows_and_by_themselves() -> None:
 def test_a_range_takes_the_rows_between_its_bounds(
     start: tuple[int, str | None] | None, end: tuple[int, str | None] | None, left: list[tuple[int, str]]
 ) -> None:
-    """Bounds are in clustering order, whose first column is descending here; a prefix includes all rows that begin with
-    it."""
+    """Bounds are in clustering order, with a descending first column; a prefix includes all rows that begin with it."""
     rows = [(5, "a"), (4, "a"), (3, "a"), (3, "b"), (3, "c"), (2, "a")]
     bounds = tuple(None if each is None else {"pk": 1, "c1": each[0], "c2": each[1]} for each in (start, end))
     marker = _record(
@@ -461,8 +459,7 @@ def test_changes_are_replayed_if_each_begins_where_the_last_one_ended() -> None:
 
 
 def test_rows_of_a_sink_are_compared_with_what_cassandra_answers() -> None:
-    """A row too many, a missing row and a wrong value are reported; a partition with only static columns is a row of
-    nulls."""
+    """Extra rows, missing rows and wrong values are reported; a partition of only static columns is a row of nulls."""
     stored = Stored()
     stored.rows, stored.statics = {(1,): {(1, "a"): {"v": "V", "w": 1}}, (2,): {}}, {(1,): {"s": "S"}, (2,): {"s": "T"}}
     wanted = selected(_SHAPE, stored)

@@ -57,8 +57,7 @@ def test_a_segment_that_cassandra_finished_meanwhile_is_complete_again(tmp_path:
 
 
 def test_an_index_that_says_nothing_is_waited_for(tmp_path: Path) -> None:
-    """Cassandra empties an index before it writes it again: the kit waits, because emptying an empty file is no
-    fault."""
+    """Cassandra empties an index before it writes it again: the kit waits, as emptying an empty file is no fault."""
     index = tmp_path / "CommitLog-7-10_cdc.idx"
     index.touch()
     seen: list[str] = []
@@ -141,8 +140,7 @@ def test_growth_is_told_and_a_flat_run_is_good(tmp_path: Path) -> None:
 
 
 def test_a_line_that_falls_behind_is_told() -> None:
-    """The agent's lag in seconds and the messages before the connector count; a run without measurements is not
-    flat."""
+    """The agent's lag in seconds and the connector's waiting messages count; a run without measurements is not flat."""
 
     def report(lag_s: float, waiting: float) -> SoakReport:
         moments = [float(at_s) for at_s in range(0, 101, 5)]
@@ -160,8 +158,7 @@ def test_a_line_that_falls_behind_is_told() -> None:
 
 
 def test_what_two_nodes_answer_to_a_lease_that_is_unsure_ends_no_workload() -> None:
-    """The answer is CAS_WRITE_UNKNOWN of Cassandra 4.0 and later (native_protocol_v5.spec, 9); the driver has no class
-    for it."""
+    """CAS_WRITE_UNKNOWN of Cassandra 4.0 and later (native_protocol_v5.spec, 9), for which the driver has no class."""
     text = b"CAS operation result is unknown - proposal accepted by 1 but not a quorum."
     body = struct.pack(">iH", 0x1700, len(text)) + text + struct.pack(">Hii", 8, 1, 2)
     answer = ErrorMessage.recv_body(io.BytesIO(body), ProtocolVersion.V5, None, None, None, None)

@@ -74,8 +74,7 @@ def _is_cut_off(connection: socket.socket) -> bool:
 
 
 def test_the_address_in_an_answer_is_replaced_wherever_the_packets_end(proxy: Proxy) -> None:
-    """The address is also replaced when it comes in two pieces; the beginning of an address without more data is not
-    held back."""
+    """An address in two pieces is replaced, too; the beginning of an address without more data is not held back."""
     with _connect(proxy) as connection:
         connection.sendall(b"at near:1 and ne")
         assert _read(connection, 16) == b"at far..2 and ne"

@@ -73,8 +73,7 @@ def test_an_encrypted_commit_log_survives_kills() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 def test_every_sink_has_in_the_end_what_cassandra_has() -> None:
-    """The workload has deletions of every kind, TTLs, truncations and a table that is made again, on two nodes with
-    faults."""
+    """The workload has deletions of every kind, TTLs, truncations and a table made again, on two nodes with faults."""
     seed = int(os.environ.get(_SEED_VARIABLE) or 1)
     folder = Path("build").absolute() / "faults" / f"sinks-{seed}"
     report = run_sinks(SinkOptions(seed=seed, folder=folder, faults=8), say=print)

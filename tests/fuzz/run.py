@@ -111,8 +111,7 @@ def fuzz(
 
 
 def _libfuzzer() -> Path:
-    """Atheris' libFuzzer as a separate library: compiled code finds the counters' functions only in a preloaded
-    library."""
+    """Atheris' libFuzzer as a separate library: compiled code finds its counters' functions only in a preloaded one."""
     import atheris
 
     return Path(atheris.path()) / "ubsan_with_fuzzer.so"

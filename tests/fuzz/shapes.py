@@ -89,8 +89,7 @@ class OneKey:
 
 
 def framed_segment(way: int, claim: int, data: bytes) -> bytes:
-    """A segment with valid markers and entries. `way` selects the encoding, and `claim` the false lengths of its
-    section."""
+    """A segment of valid markers and entries. `way` selects the encoding, `claim` the false lengths of its section."""
     payloads = []
     while data:
         payloads.append(data[1 : 1 + data[0]])
@@ -111,8 +110,7 @@ def framed_segment(way: int, claim: int, data: bytes) -> bytes:
 
 
 def keyed_tables() -> list[TableMetadata]:
-    """Two tables for each type: one with it as the partition key, and one with it in both parts of the key among other
-    columns."""
+    """Two tables for each type: it is the partition key of one, and among others in both parts of the other's key."""
     made = []
     for key_type in _KEY_TYPES:
         made += [_table([key_type], []), _table([key_type, _TEXT], [key_type, _INT])]
@@ -155,8 +153,7 @@ def key_seeds() -> Iterator[bytes]:
 
 
 def parsed(text: str) -> Mapping[str, object]:
-    """A schema for fastavro, without namespaces: unlike Java's Avro, fastavro does not look for a name outside its
-    namespace."""
+    """A schema for fastavro, without namespaces: unlike Java's Avro, it looks for no name outside a namespace."""
 
     def plain(node: dict[str, object]) -> dict[str, object]:
         return {name: value for name, value in node.items() if name not in {"namespace", "logicalType"}}

@@ -51,8 +51,7 @@ _OUTCOMES_KEPT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzTarget:
-    """`seeds` are the first inputs; `prepare` returns a function that takes an input and returns the outcome as
-    text."""
+    """`seeds` are the first inputs; `prepare` returns a function from an input to its outcome as text."""
 
     name: str
     seeds: Callable[[], Iterator[bytes]]

@@ -1,5 +1,4 @@
-"""Which changes are published when a table's `cdc` is turned off and on: real ALTERs, with the agent running, stopped
-or killed."""
+"""Changes of tables whose `cdc` is turned off and on: real ALTERs, with the agent running, stopped or killed."""
 
 from __future__ import annotations
 
@@ -142,8 +141,7 @@ def test_a_toggle_while_the_agent_is_down_counts_where_it_stands_in_the_log(
 
 
 def test_what_was_written_before_cdc_was_turned_off_is_published_later(table: AgentTable, agent: AgentProcess) -> None:
-    """Rows that the agent reads after `cdc` was turned off are published if `cdc` was on when Cassandra acknowledged
-    them."""
+    """Rows that the agent reads after `cdc` is off are published if it was on when Cassandra acknowledged them."""
     table.create()
     table.write(1)
     table.catch_up()

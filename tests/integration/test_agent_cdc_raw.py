@@ -83,8 +83,7 @@ def agent(servers: Sandbox, tmp_path: Path) -> Iterator[AgentProcess]:
 
 
 def _write(session: Session, table: str, rows: range, size: int = 10) -> None:
-    """Write rows, and write those again that Cassandra refuses because `cdc_raw` is full: there may be room a moment
-    later."""
+    """Write rows; those that Cassandra refuses because `cdc_raw` is full are written again: there may be room later."""
     insert = session.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, ?)")
     left = list(rows)
 
@@ -179,8 +178,7 @@ def _block_writes(servers: Sandbox, block: bool) -> None:
 def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Cassandra does not block writes and removes the oldest segments while the agent is down: the next start reports
-    the gap."""
+    """While the agent is down, Cassandra removes the oldest segments in place of blocking writes: a gap is reported."""
     agent.start()
     _write(session, table, range(100))
     topic_of(table).wait_for(100)
@@ -233,8 +231,7 @@ def _gaps(servers: Sandbox, table: str) -> list[GapRecord]:
 def test_a_backlog_arrives_whole_whichever_server_was_away(
     servers: Sandbox, session: Session, table: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Rows arrive completely when they are written before the agent's first start, while it is down, and while Pulsar
-    is away."""
+    """All rows arrive that are written before the agent's first start, while it is down, and while Pulsar is away."""
     part = 30_000
     total, step = part * 10 // 3, part // 3
     _write(session, table, range(part))
@@ -339,8 +336,7 @@ def test_what_the_agent_archived_can_be_decoded_and_published_again(
 
 
 def _wait_for_archived(archive: Path, segment_ids: set[int], count: int) -> list[Path]:
-    """At least `count` of these segments in the archive, once they are there; segments of an earlier test are archived
-    first."""
+    """At least `count` of these segments, once they are archived; segments of an earlier test are archived first."""
     names = {f"CommitLog-7-{each}.log.zst" for each in segment_ids}
 
     def found() -> list[Path]:

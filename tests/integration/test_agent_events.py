@@ -96,8 +96,7 @@ def test_a_statement_that_writes_static_and_regular_columns_is_two_events(events
 
 
 def test_a_partition_delete_and_a_range_delete_tell_their_scope(events_for: EventsFor) -> None:
-    """A partition deletion has no clustering values; a range deletion has bounds in CQL bytes, and an open end is
-    empty."""
+    """A partition deletion has no clustering values; a range deletion's bounds are CQL bytes, empty if open."""
     partition, above, between = events_for(
         _KEYED,
         "DELETE FROM {t} USING TIMESTAMP 5 WHERE pk = 1",
@@ -137,8 +136,7 @@ def test_a_table_without_cdc_in_the_same_batch_has_no_events(
     pulsar: PulsarServer,
     open_topic: Callable[[str, str], EventsTopic],
 ) -> None:
-    """Only tables with cdc = true are published, and a table without it in the batch does not hide the changes after
-    it."""
+    """Only tables with cdc = true are published, and another table of the batch does not hide later changes."""
     cql.execute(f"CREATE TABLE {keyspace}.a (pk int PRIMARY KEY, v text)")
     cql.execute(f"CREATE TABLE {keyspace}.b (pk int PRIMARY KEY, v text) WITH cdc = true")
     cql.execute(
@@ -151,8 +149,7 @@ def test_a_table_without_cdc_in_the_same_batch_has_no_events(
 
 
 def test_every_event_has_the_digest_of_its_own_content(events_for: EventsFor) -> None:
-    """The digest has 16 bytes and differs when a replica stores anything different: here the value, then only the write
-    time."""
+    """It has 16 bytes, and differs if replicas store anything different: here the value, then the write time."""
     events = events_for(
         _KEYED,
         "INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'a') USING TIMESTAMP 1",
@@ -190,8 +187,7 @@ def test_the_writes_of_a_row_stay_in_order_in_one_partition_of_the_topic(events_
 def test_the_topic_has_the_schema_and_the_subscription_of_the_contract(
     events_for: EventsFor, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """The topic has four partitions, the Avro schema of MutationEvents, and the subscription `sub` that retains all
-    events."""
+    """The topic has four partitions, the Avro schema of MutationEvents, and a subscription `sub` with all events."""
     events_for(_KEYED, "INSERT INTO {t} (pk, ck, v) VALUES (1, 2, 'a')", count=1)
     admin, path = pulsar.admin_url, events_topic(keyspace, "t").removeprefix("persistent://")
     schema = rest().get(f"{admin}/admin/v2/schemas/{path}/schema").raise_for_status().json()
@@ -214,8 +210,7 @@ def test_the_topic_has_the_schema_and_the_subscription_of_the_contract(
     ],
 )
 def test_keys_are_avro_of_their_type(events_for: EventsFor, column_type: str, literal: str, expected: object) -> None:
-    """The key is what DataStax's connector would write, and the correct value where that connector writes a wrong
-    one."""
+    """The key is what DataStax's connector would write, or the correct value where it writes a wrong one."""
     [event] = events_for(
         f"pk {column_type} PRIMARY KEY, v int", f"INSERT INTO {{t}} (pk, v) VALUES ({literal}, 1)", count=1
     )

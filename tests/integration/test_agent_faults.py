@@ -122,8 +122,7 @@ class _Writer:
 def test_a_backlog_from_before_the_first_start_arrives_and_its_segments_go(
     servers: Sandbox, session: Session, table: str, stopped_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """Rows of several finished segments, written before the first start, all arrive once; then the segments are
-    deleted."""
+    """Rows of several finished segments from before the first start arrive once; then the segments are deleted."""
     _write(session, table, range(3_000), size=1_400)
     before = {path.name for path in servers.node.cdc_raw.glob("*.log")}
     assert len(before) > 4
@@ -191,8 +190,7 @@ def test_pulsar_may_go_and_come_back(
 def test_no_topic_is_taken_for_broken_after_pulsar_was_away_for_minutes(
     servers: Sandbox, session: Session, table: str, running_agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """After an outage of minutes, no topic is held as broken: neither that of a busy table nor those of quiet
-    tables."""
+    """After an outage of minutes, no topic is held as broken: neither a busy table's nor those of quiet tables."""
     keyspace = table.partition(".")[0]
     quiet = [f"{keyspace}.quiet_{number}" for number in range(3)]
     for each in quiet:

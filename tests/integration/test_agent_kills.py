@@ -72,8 +72,7 @@ def _topic(servers: Sandbox, keyspace: str, table: str) -> EventsTopic:
 def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_read_it(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
-    """Rows are written without an agent, then the agent starts before the node. Another agent deletes such a backlog
-    unread."""
+    """Rows are written without an agent; it then starts before the node. Another agent deletes such backlogs unread."""
     create_tables(session, "backlog")
     insert = session.prepare("INSERT INTO backlog.plain (pk, v) VALUES (?, ?)")
     execute_concurrent_with_args(session, insert, [(pk, "x" * 300) for pk in range(5_000)], concurrency=64)
@@ -89,8 +88,7 @@ def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_re
 def test_a_table_with_a_mixed_case_key_stops_no_other_table(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
-    """The table is published like any other; another agent sends the whole segment again and again until the disk is
-    full."""
+    """The table is published like others. Another agent resends the whole segment until the disk is full."""
     if not agent.running:
         agent.start()
     create_tables(session, "mixed")

@@ -1,5 +1,4 @@
-"""Several agents make a subscription at the same time; its mark is the same after the broker has loaded the topic
-again."""
+"""Several agents make a subscription at the same time; its mark stays when the broker loads the topic again."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ def _marks(agent: EventsTopics, topics: Sequence[str]) -> dict[str, str | None]:
 
 
 def _is_marked(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> bool:
-    """Return whether the topic has a mark. The request of the agent that made it got no answer, but may have
-    succeeded."""
+    """Return whether the topic has a mark. The request that set it got no answer, but may have succeeded."""
     [mark] = _marks(agent, [topic]).values()
     if mark is None:
         agent.mark(topic)
@@ -98,8 +96,7 @@ def _is_marked(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> 
 
 
 def _is_ensured(agent: EventsTopics, topic: str, noted: set[tuple[str, str]]) -> bool:
-    """Return whether the agent has ensured the topic. It may have to try again while another agent makes the same
-    topic."""
+    """Return whether the agent has ensured the topic. It may have to try again while another one makes it."""
     try:
         mark = agent.ensure(topic).mark
     except PublishError:

@@ -80,8 +80,7 @@ def test_the_log_is_decoded_while_cassandra_is_down_and_the_parked_when_it_is_ba
     table: AgentTable, agent: AgentProcess, sandbox: Sandbox, cql: Session, keyspace: str,
     open_topic: Callable[[str, str], EventsTopic],
 ) -> None:  # fmt: skip
-    """While Cassandra is down, the agent decodes by its stored schemas; it parks changes of other tables until the node
-    answers."""
+    """While Cassandra is down, the agent decodes by stored schemas, and parks other changes until the node answers."""
     table.create()
     table.write(1)
     table.create(table="known")

@@ -117,8 +117,7 @@ def _is_seen_before_its_sync(servers: Sandbox, session: Session, topic: EventsTo
 
 @pytest.mark.extended
 def test_a_node_that_was_restarted_without_cdc_stops_the_progress(servers: Sandbox, agent: AgentProcess) -> None:
-    """Writes without cdc_enabled are in no segment of `cdc_raw`: the agent says so until an operator has repaired the
-    tables."""
+    """Writes without cdc_enabled are in no segment of `cdc_raw`: the agent says so until the tables are repaired."""
 
     def progress() -> Mapping[str, object]:
         found: Mapping[str, object] = agent.status()["published_until"]["early.plain"]

@@ -88,8 +88,7 @@ def _without_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 def test_any_evolution_of_a_schema_leaves_the_newest_records_equal_to_the_table(
     cql: Session, keyspace: str, serve: Serve
 ) -> None:
-    """Columns come and go and user types grow between writes; a column that a record's schema lacks is null or left
-    out."""
+    """Columns come and go and user types grow between writes; columns that a schema lacks are null or missing."""
     plans = drawn(_EVOLUTIONS, 6)
     tables = [Evolution(cql, keyspace, f"t{number}") for number in range(len(plans))]
     topics = serve([f"t{number}" for number in range(len(plans))], "key-value-avro")["key-value-avro"]

@@ -45,8 +45,7 @@ class Partition:
         self.static: int | None = None
 
     def apply(self, kind: str, *values: Any) -> str:
-        """Change the model, and return the CQL statement that does the same, with placeholders for timestamp and
-        partition."""
+        """Change the model, and return the equal CQL statement, with placeholders for time and partition."""
         match kind, *values:
             case "insert", c1, c2, value:
                 self.rows.setdefault((c1, c2), {"v": None, "m": {}, "marked": True}).update(v=value, marked=True)
@@ -79,8 +78,7 @@ class Partition:
                 return "DELETE FROM {t} USING {ts} WHERE pk = {pk}"
 
     def content(self, pk: int) -> list[tuple[Any, ...]]:
-        """The rows that SELECT returns: rows with a marker or a value, or the static column alone if there is no
-        row."""
+        """The rows that SELECT returns: those with a marker or a value, or the static column alone if there is none."""
         rows = [
             (pk, *at, self.static, row["v"], row["m"])
             for at, row in sorted(self.rows.items())

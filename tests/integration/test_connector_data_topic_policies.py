@@ -1,5 +1,4 @@
-"""Policies by which Pulsar drops records of a data topic: the connector reports them, or sets the retention by its
-option."""
+"""Policies by which Pulsar drops records of a data topic: the connector reports them, or sets a retention."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from tests.topics.events_topic import wait_until
 
 
 def _retain(url: str, limit: int) -> None:
-    """Set the retention, and return when it is in force: a policy that is set too soon after another one may remove
-    it."""
+    """Set the retention, and return when it is in force: a policy that is set too soon after may remove another one."""
     wanted = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}
     rest().post(f"{url}/retention", json=wanted).raise_for_status()
     wait_until(lambda: rest().get(f"{url}/retention?applied=true").json() == wanted, "the retention holds")
@@ -53,8 +51,7 @@ def test_the_policies_in_force_are_read(pulsar: PulsarServer, keyspace: str, ope
 def test_the_connector_sets_the_retention_and_tells_what_else_drops_records(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """The retention is set when the topic's schema is registered; a metric says that an operator has to change another
-    policy."""
+    """The retention is set when the topic's schema is registered; a metric says that another policy must be changed."""
     line = connector_line("id int PRIMARY KEY, a int")
     url = f"{pulsar.admin_url}/admin/v2/persistent/public/default/{line.topic.name}"
     _set_ttl(url)

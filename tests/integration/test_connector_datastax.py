@@ -1,5 +1,4 @@
-"""Events of DataStax's agents from their own topics with their schemas, and a cluster that moves from those agents to
-ours."""
+"""Events of DataStax's agents, from their topics with their schemas, and a cluster that moves to our agents."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The integration cases of DataStax's connector, by their names, with two nodes, an agent on each, and all three
-formats."""
+"""The integration cases of DataStax's connector, by name: two nodes, an agent on each, and all three formats."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ Topics = Callable[..., dict[str, DataTopic]]
 
 @pytest.fixture
 def session(two_nodes: Sandbox) -> Iterator[Session]:
-    """A session that writes at ALL, so that the agents of both replicas publish each change; the cases' tables
-    exist."""
+    """A session that writes at ALL, so that both replicas' agents publish each change; the cases' tables exist."""
     with cluster_of(two_nodes.node, consistency_level=ConsistencyLevel.ALL) as cluster:
         session = cluster.connect()
         for keyspace in ("cases", "batches"):
@@ -88,8 +86,7 @@ def topics(pulsar: PulsarServer) -> Iterator[Topics]:
 
 
 def _folded(topic: DataTopic) -> dict[tuple[object, ...], Mapping[str, Any]]:
-    """The rows that the records describe: a null value, or an empty object in the format json, deletes its row or
-    partition."""
+    """The rows that the records describe: a null value, or {} in the format json, deletes its row or partition."""
     rows: dict[tuple[object, ...], Mapping[str, Any]] = {}
     for record in topic.records:
         key = tuple(record.key.values())

@@ -1,5 +1,4 @@
-"""Events that can never be published become dead letters with a reason while others go on, and a command sends them
-again."""
+"""Events that can never be published become dead letters while others go on, and a command sends them again."""
 
 from __future__ import annotations
 

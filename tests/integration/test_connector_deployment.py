@@ -1,5 +1,4 @@
-"""The connector as an operator uses it: `pulsar-admin`, wrong options, tables and topics that come later, kills at any
-moment."""
+"""The connector as an operator uses it: `pulsar-admin`, wrong options, tables and topics that come later, kills."""
 
 from __future__ import annotations
 
@@ -166,8 +165,7 @@ def test_table_and_events_topic_may_come_later(
 def test_a_restarted_connector_goes_on_where_it_was(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """After `sources restart`, published events are not published again, and events that were sent meanwhile are
-    published."""
+    """After `sources restart`, published events are not repeated, and events that came meanwhile are published."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t")
     line.writer.send(*_rows(line, 0, 200))

@@ -1,5 +1,4 @@
-"""Rows and columns that expire by a TTL are published when they expire: CQL in, through the real agent, and records
-out."""
+"""Rows and columns that expire by a TTL are published when they expire: CQL in, a real agent, and records out."""
 
 from __future__ import annotations
 

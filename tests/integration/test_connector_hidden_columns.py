@@ -1,5 +1,4 @@
-"""Columns that leave Cassandra hashed, masked, cut or not at all: real Cassandra and Pulsar, and a comparison in
-Spark."""
+"""Columns that leave Cassandra hashed, masked, cut or not at all: real servers, and a comparison in Spark."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ def test_more_partitions_are_noticed_and_told(
 
 
 def _are_named_metrics_there(pulsar: PulsarServer, source: str) -> bool:
-    """Return whether Pulsar's page has all metrics that the dashboard and the alarms name, once a source has published
-    a record."""
+    """Return whether Pulsar's page has all metrics of dashboard and alarms, once a source has published a record."""
     page = rest().get(f"{pulsar.admin_url}/metrics/", follow_redirects=True).raise_for_status().text
     own = [line for line in page.splitlines() if f'/{source}"' in line and "user_metric__sum{" in line]
     told = {name for line in own for name in re.findall(r'metric="(\w+)"', line)}

@@ -104,8 +104,7 @@ class Lagging:
         os.kill(node.pid, number)
 
     def send(self, keys: Sequence[int], *columns: str, is_live: bool = True) -> None:
-        """Send events of the new state that name the node that is behind, so that the connector asks this node
-        first."""
+        """Send events of the new state that name the node that is behind, so that it is asked first."""
         events = [self._event(key, columns, is_live=is_live) for key in keys]
         self._writer.send(*events, node=self._node)
 

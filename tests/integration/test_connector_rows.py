@@ -1,5 +1,4 @@
-"""The records that the connector publishes for each kind of event: real Cassandra and Pulsar, the archive deployed as a
-source."""
+"""Records that the connector publishes for each kind of event: real servers, and the archive as a source."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ def test_a_partition_of_several_pages_is_published_again_completely(
 def test_a_column_that_is_added_is_a_new_version_of_the_schema_in_mid_stream(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """The first event that names the column brings the new version; earlier records stay readable by their own
-    version."""
+    """The first event with the column brings the new version; earlier records stay readable by their own version."""
     line = connector_line("id int PRIMARY KEY, a int")
     deploy_connector(line.keyspace, "t")
     line.writer.send(line.change("INSERT INTO {t} (id, a) VALUES (1, 1) USING {ts}", int32(1), columns=("a",)))
@@ -309,8 +307,7 @@ def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_
 def test_a_row_that_did_not_change_is_published_once_where_that_is_asked_for(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """With `suppress.unchanged`, an event whose row is unchanged is acknowledged without a record; the metrics count
-    it."""
+    """With `suppress.unchanged`, an event of an unchanged row is acknowledged without a record, and counted."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t", suppress__unchanged=True)
     sent_at: list[float] = []

@@ -1,5 +1,4 @@
-"""The table changes while the connector runs: the effect on the registry, the records and the topic of schema
-changes."""
+"""The table changes while the connector runs: the effect on registry, records and the topic of schema changes."""
 
 from __future__ import annotations
 
@@ -161,8 +160,7 @@ def _told(changes: Changes) -> list[str]:
 def test_old_and_new_records_stand_side_by_side_after_a_redelivery(
     connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
 ) -> None:
-    """Events from before a schema change that come again are read again by the new schema, and no older row follows a
-    newer one."""
+    """Events that come again after a schema change are read by the new schema; no older row follows a newer one."""
     line = connector_line("id int PRIMARY KEY, a int")
     connector = deploy_connector(line.keyspace, "t")
     inserts = [

@@ -39,8 +39,7 @@ def _event(line: ConnectorLine, key: int, value: int | None) -> MutationEvent:
 
 
 def _unload(line: ConnectorLine, pulsar: PulsarServer) -> None:
-    """The broker disconnects all consumers, as it does with one that has not answered for a minute; running consumers
-    reconnect."""
+    """The broker disconnects all consumers, as if they had not answered for a minute; running consumers reconnect."""
     path = line.writer.topic.replace("://", "/")
     rest().put(f"{pulsar.admin_url}/admin/v2/{path}-partition-0/unload").raise_for_status()
 

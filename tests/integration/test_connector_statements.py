@@ -81,8 +81,7 @@ def _wait_for_the_repeated_event(pulsar: PulsarServer) -> None:
 
 
 def _wait_until_acknowledged(pulsar: PulsarServer) -> None:
-    """Wait until each connector is done with all events so far, and with second reads of rows whose records took
-    long."""
+    """Wait until each connector is done with all events, and with second reads of rows whose records took long."""
     for each in _FORMATS:
         wait_until_acknowledged(events_topic("ks2", "sem"), pulsar.admin_url, _subscription(each))
 

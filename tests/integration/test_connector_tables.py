@@ -92,8 +92,7 @@ def test_each_table_of_a_pattern_has_its_records_on_its_own_topic_and_one_may_be
 
 
 def _shares(line: TableLine, pulsar: PulsarServer) -> list[int]:
-    """How many partitions of a table's events topic each consumer has, or an empty list until both instances are
-    there."""
+    """How many partitions of a table's events topic each consumer has, or no number until both instances are there."""
     url = f"{pulsar.admin_url}/admin/v2/{line.writer.topic.replace('://', '/')}/partitioned-stats"
     stats = rest().get(url, params={"perPartition": "true"}, timeout=30).raise_for_status().json()["partitions"]
     subscriptions = [each["subscriptions"]["sub"] for each in stats.values()]
@@ -106,8 +105,7 @@ def _shares(line: TableLine, pulsar: PulsarServer) -> list[int]:
 def test_two_instances_share_the_partitions_of_all_tables(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """With `--parallelism 2`, each partition has one reader, each event leads to one record, and a key never goes
-    back."""
+    """With `--parallelism 2`, each partition has one reader, each event gives one record, and keys never go back."""
     lines = [create_table(f"shared{number}", partitions=4) for number in range(3)]
     _serve_keyspace(deploy_connector, keyspace, parallelism=2)
     # A partition moves to the other instance a second after that has come.
@@ -264,8 +262,7 @@ def _hold(topic: str, pulsar: PulsarServer) -> Callable[[], None]:
 def test_a_data_topic_that_lets_its_producer_wait_holds_up_no_other_table(
     create_table: CreateTable, deploy_connector: DeployConnector, keyspace: str, pulsar: PulsarServer
 ) -> None:
-    """The client tries for half a minute, again and again; meanwhile the other table's records come, and then its
-    own."""
+    """The client tries for half a minute, again and again; meanwhile the other table's records come, later its own."""
     free = create_table("free")
     _serve_keyspace(deploy_connector, keyspace)
     free.insert(0)

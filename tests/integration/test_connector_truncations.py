@@ -1,5 +1,5 @@
-"""TRUNCATE on two nodes while rows are written, then DROP: each gives one record, and with it the data topic folds to
-the table."""
+"""TRUNCATE on two nodes while rows are written, then DROP: each is one record, by which the topic folds to the
+table."""
 
 from __future__ import annotations
 
@@ -111,8 +111,7 @@ def _told(pulsar: PulsarServer, keyspace: str) -> list[Clearing]:
 def test_a_truncation_under_load_is_one_record_and_leaves_the_table(
     session: Session, keyspace: str, connector: Connector, two_agents: list[AgentProcess], pulsar: PulsarServer
 ) -> None:
-    """Both nodes truncate twice while rows are written; the records that are folded with the truncations equal
-    SELECT."""
+    """Both nodes truncate twice while rows are written; records folded with the truncations equal SELECT."""
     events = f"persistent://public/default/cdc-events-{keyspace}.t"
     _publish_a_row_for_good(session, keyspace, pulsar, events)
     for number in (1, 2):

@@ -198,8 +198,7 @@ def two_agents(two_nodes: Sandbox, tmp_path: Path) -> Iterator[list[AgentProcess
 @pytest.mark.extended
 @pytest.mark.usefixtures("two_agents")
 def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connector_archive: Path) -> None:
-    """With RF 2 and an agent on each node, there are twice as many events as changes, and one record for each
-    change."""
+    """With RF 2 and an agent on each node, each change has two events and one record."""
     pulsar = two_nodes.pulsar
     with connect(two_nodes.node.address, two_nodes.node.native_port) as cql:
         cql.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")

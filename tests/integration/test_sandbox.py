@@ -1,5 +1,4 @@
-"""The sandbox with real servers: each Cassandra line, two nodes, the ways to end it, and sandboxes beside each
-other."""
+"""The sandbox with real servers: each Cassandra line, two nodes, its ends, and two sandboxes at once."""
 
 from __future__ import annotations
 
@@ -194,8 +193,7 @@ def test_the_command_line_starts_lists_and_ends_a_sandbox_beside_another(sandbox
 
 
 def test_nothing_is_left_of_an_up_that_is_killed_while_servers_start(tmp_path: Path) -> None:
-    """An `up` that is killed while its servers start leaves no process, although nobody has been told of the servers
-    yet."""
+    """An `up` that is killed while its servers start leaves no process, although it has not reported them yet."""
     command = [sys.executable, "-m", "cdc.main", "sandbox", "up", "--dir", str(tmp_path / "own")]
     with subprocess.Popen(command, cwd=_REPOSITORY) as process:
         try:

@@ -1,5 +1,4 @@
-"""All parts from Cassandra to Spark with required credentials: which logins succeed, which are refused, and no secret
-is shown."""
+"""All parts from Cassandra to Spark with credentials: logins succeed or are refused, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -132,8 +131,7 @@ def test_no_secret_shows_where_operators_look(
 
 
 def test_files_of_the_agent_are_its_users_alone(line: SecuredLine, servers: SecuredSandbox, session: Session) -> None:
-    """The files hold row data, so they have mode 0600 and their folders 0700. Agent and connector write no core
-    dumps."""
+    """The files have row data, so their mode is 0600, and 0700 for folders. Agent and connector write no core dumps."""
     archive = line.agent.directory / "archive"
 
     def is_archived() -> bool:
@@ -179,8 +177,7 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
     line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
     elsewhere: Mapping[str, int], tmp_path: Path,
 ) -> None:  # fmt: skip
-    """For a wrong certificate, a wrong host name and an expired token, the log names the server and the reason, and no
-    secret."""
+    """For wrong certificates, wrong host names and expired tokens, the log names server and reason, and no secret."""
     untrusted, password = {"cassandraTrustCertsFilePath": str(stranger)}, {"passwordFile": str(secret_files["store"])}
     broker, web = (f"127.0.0.1:{elsewhere[name]}" for name in ("broker", "web"))
     wrongs: list[tuple[dict[str, object], str, str]] = [

@@ -49,8 +49,7 @@ def assert_same(spark: SparkSession, spark35: Spark35, options: Mapping[str, str
 def test_both_readers_give_the_same_raw_rows(
     spark: SparkSession, spark35: Spark35, data_topic: MakeTopic, is_extended: bool
 ) -> None:
-    """All columns are equal: batches, single messages, tombstones, times, partitions and alternating schema
-    versions."""
+    """All columns are equal: batches, single messages, tombstones, times, partitions, alternating schema versions."""
     assert spark35.version.startswith("3.5.")
     for partitions in (0, 3) if is_extended else (0,):
         topic = data_topic(*KEY_AND_VALUE, partitions=partitions)

@@ -75,8 +75,7 @@ def table(
 
 
 def test_only_rows_of_a_predicate_or_of_a_token_range_are_sent(spark: SparkSession, table: Table) -> None:
-    """Only these rows' events are sent. A predicate that Cassandra refuses gives an error of one line before any task
-    runs."""
+    """Only these rows' events are sent. A predicate that Cassandra refuses is an error of one line, before any task."""
     done = backfill(spark, table.servers, table.access, table.keyspace, "t", where="kind = 'odd'", ranges=2)
     assert table.sent() == list(range(1, _ROWS, 2))
     assert (done.rows, done.ranges) == (10, 2)

@@ -1,5 +1,4 @@
-"""`cdc spark` with a real Pulsar: topics are checked before Spark starts, and a missing part of Spark gives an error of
-one line."""
+"""`cdc spark` with a real Pulsar: topics are checked before Spark starts, and missing parts give one line."""
 
 from __future__ import annotations
 

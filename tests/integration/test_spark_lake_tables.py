@@ -155,8 +155,7 @@ def test_a_target_keeps_its_numbers_once_there_is_a_table(spark: SparkSession, t
 def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last run of a partition counts, even if it is a marker; a marker that is forgotten still hides the records
-    before it."""
+    """A partition's last run counts, even if it is a marker; a forgotten marker still hides the records before it."""
     monkeypatch.setattr(kept_records, "_MOST_RUNS", 1)
     tables = MirrorTables(spark, str(tmp_path))
 
@@ -277,8 +276,7 @@ def test_compaction_leaves_no_deletes_of_files_that_are_gone(
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
 def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, table_format: TableFormat) -> None:
-    """A key column gets other letters, and another key column the name of a dropped column; the change log keeps its
-    columns."""
+    """A key column gets other letters, another one the name of a dropped column; the change log keeps its columns."""
     tables = MirrorTables(spark, str(tmp_path), table_format)
     own = "'1' _cdc_id, '1' _cdc_owner, 1L _cdc_writetime, 1L _cdc_expires_at"
 

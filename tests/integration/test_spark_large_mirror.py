@@ -1,5 +1,4 @@
-"""A mirror whose tables count as large: a few changes are written as deletion vectors, and kept records are looked up
-by key."""
+"""A mirror whose tables count as large: few changes become deletion vectors, and kept records are looked up by key."""
 
 from __future__ import annotations
 

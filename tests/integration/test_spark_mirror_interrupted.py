@@ -96,8 +96,7 @@ def test_a_stream_whose_python_process_starts_late_is_begun_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark waits ten seconds for this process; without the retry, a machine that is busy for longer would end the
-    job."""
+    """Spark waits ten seconds for this process; without the retry, a longer busy machine would end the job."""
     topic = data_topic(*WIDE)
     topic.write(row("p", 1, "x", 1))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(_late_python(tmp_path)))

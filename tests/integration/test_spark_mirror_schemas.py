@@ -82,8 +82,7 @@ def _check_what_is_added(kept: Mirror, topic: DataTopic) -> None:
 
 
 def _check_what_is_dropped(kept: Mirror, topic: DataTopic) -> list[Mapping[str, object]]:
-    """Check DROP and ADD in one micro-batch that failed midway: old values are gone from all rows, and no new value is
-    lost."""
+    """Check DROP and ADD in one micro-batch that failed midway: all rows lose old values, and no new value is lost."""
     fields = {**_STREET, "number": "int"}
     _, before = schemas(fields, name="text", gone="text", size="int")
     _, dropped = schemas(fields, size="int")

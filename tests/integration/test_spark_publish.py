@@ -398,7 +398,7 @@ def test_a_mirror_without_a_change_log_and_a_held_topic_are_told_in_one_line(
 def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
     data_topic: MakeTopic, pulsar: PulsarServer
 ) -> None:
-    """Connections are cut within frames, and before the broker's receipts arrive: each record is on the topic once, in
+    """Connections are cut within frames and before the broker's receipts: each record is on the topic once, in
     order."""
     topic = data_topic(*PLAIN)
     where = urlsplit(pulsar.service_url)

@@ -1,5 +1,4 @@
-"""Ranges of unusual topics, read without Spark: with several ledgers, growing, compacted, or with messages in
-chunks."""
+"""Ranges of unusual topics, read without Spark: several ledgers, growing, compacted, or messages in chunks."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ def nobody() -> Iterator[str]:
 
 
 def test_an_admin_service_that_is_down_is_named_soon(spark: SparkSession, data_topic: MakeTopic, nobody: str) -> None:
-    """Nobody listens at adminUrl: an error of one line with the address, within seconds, or a minute on a loaded
-    machine."""
+    """Nobody listens at adminUrl: one line with the address, within seconds, or a minute on a loaded machine."""
     topic = data_topic(*KEY_AND_VALUE)
     url = f"http://{nobody}"
     started = time.monotonic()

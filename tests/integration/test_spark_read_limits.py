@@ -101,8 +101,7 @@ def drop_what_was_acknowledged(topic: DataTopic, ledgers: int) -> None:
 
 
 def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """`topics` and `topicsPattern` read many topics, partitioned or not; the column `topic` names the topic of each
-    row."""
+    """`topics` and `topicsPattern` read many topics, partitioned or not; the column `topic` has each row's topic."""
     one, two = data_topic(*KEY_AND_VALUE), data_topic(*KEY_AND_VALUE, partitions=2)
     one.write(*numbered(1, 3))
     two.write(*numbered(11, 14))
@@ -185,8 +184,7 @@ def test_a_limit_needs_to_know_the_checkpoint(spark: SparkSession, data_topic: M
 def test_a_run_takes_all_micro_batches_of_a_limit_to_the_end_that_was_there_at_its_start(
     batches: Callable[..., Batches], data_topic: MakeTopic
 ) -> None:
-    """Micro-batches have whole entries, without checkpointLocation; records that are written meanwhile come in the next
-    run."""
+    """Micro-batches have whole entries, without checkpointLocation; records from meanwhile come in the next run."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10")
@@ -262,8 +260,7 @@ def test_a_trigger_that_takes_everything_at_once_knows_no_limit(
 def test_a_query_that_follows_a_topic_keeps_to_its_limit(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The limit holds without checkpointLocation as an option of the source, and for a query that starts at the end of
-    the topic."""
+    """The limit holds without the source's option checkpointLocation, and from a start at the end of the topic."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 3))
     seen: Seen = []
@@ -284,8 +281,7 @@ def test_a_query_that_follows_a_topic_keeps_to_its_limit(
 
 
 def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
-    """Retention dropped unread records: an error names partition and range, and with failOnDataLoss=false the query
-    continues."""
+    """Retention dropped unread records: an error names partition and range; failOnDataLoss=false continues."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     query = batches(topic)

@@ -198,7 +198,7 @@ def _letters(server: PulsarServer, topic: str, partitions: int) -> pulsar.Produc
 
 
 def test_waiting_ends_when_the_table_is_complete(spark: SparkSession, line: Line) -> None:
-    """After its timeout, the function gives up with the reason; the function and the command return once the table is
+    """After a timeout, the function gives up with the reason; function and command return once the table is
     complete."""
     now_ms = int(time.time() * 1000)
     line.tell(now_ms - 60_000)

@@ -21,8 +21,7 @@ AFTER = table_schemas(partition_key={"id": "int"}, regular={"a": "int", "b": "te
 
 
 def test_columns_added_and_dropped_in_mid_stream(spark: SparkSession, data_topic: MakeTopic) -> None:
-    """Each record is decoded by its own version: added columns are null in earlier records, and a dropped column is
-    gone."""
+    """Each record is decoded by its own version: added columns are null in earlier ones, and dropped ones are gone."""
     topic = data_topic(*BEFORE)
     topic.write(Record(key={"id": 1}, value={"b": "x", "old": 9}), Record(key={"id": 2}), batch=2)
     topic.write(Record(key={"id": 3}, value={"a": 5, "b": "y", "c": []}), value_schema=AFTER[1])
@@ -49,8 +48,7 @@ def test_a_renamed_key_column_goes_by_its_new_name(spark: SparkSession, data_top
 def test_a_schema_that_came_after_the_query_began_is_named(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The columns of a running stream are fixed: after ALTER TABLE it ends with an error that says so, and a restart
-    continues."""
+    """A running stream has fixed columns: after ALTER TABLE it ends with such an error, and a restart continues."""
     topic = data_topic(*BEFORE)
     topic.write(Record(key={"id": 1}, value={"b": "x"}))
 

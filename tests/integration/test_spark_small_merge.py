@@ -1,5 +1,4 @@
-"""A mirror without change log and history: small micro-batches are folded in the driver and merged without reading the
-rows."""
+"""A mirror without change log and history: the driver folds small micro-batches, and the merge reads no rows."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ _STEPS: Sequence[tuple[str, list[Record], tuple[int, int, int]]] = [
 def test_small_micro_batches_give_the_current_table(
     mirror_of: MirrorOf, data_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and counts are right, compared with the current table of the topic, also when the driver leaves the fold to
-    Spark."""
+    """Rows and counts are right, as in the topic's current table, also when the driver leaves the fold to Spark."""
     topic = data_topic(*WIDE)
     kept = mirror_of(topic)
     folds = list[str]()
@@ -118,8 +116,7 @@ def test_owners_do_not_depend_on_the_session_s_time_zone(data_topic: MakeTopic, 
 
 @pytest.mark.extended
 def test_a_table_may_have_columns_of_any_name(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:
-    """Columns may have the names of the job's own columns. Only a history refuses names of columns that it adds
-    itself."""
+    """Columns may have the names of the job's own columns. Only a history refuses names that it adds itself."""
     regular = dict.fromkeys(["op", "value", "closes", "step", "before", "after", "owner", "source", "scope"], "text")
     topic = data_topic(*table_schemas(partition_key={"key": "text"}, clustering={"epoch": "int"}, regular=regular))
     mirrors = [(mirror_of(topic, folder="plain"), False), (mirror_of(topic, folder="more"), True)]

@@ -1,5 +1,4 @@
-"""The data source `cassandra_cdc` as a stream: checkpoints, failed micro-batches, growing topics, and a killed
-broker."""
+"""The data source `cassandra_cdc` as a stream: checkpoints, failed micro-batches, growing topics, a killed broker."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def test_a_stream_from_latest_keeps_its_start_over_a_restart(
 def test_a_failed_micro_batch_is_read_again_as_it_was(
     spark: SparkSession, data_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """The sink fails, more records are written, and the query is restarted: the same batch comes first, then the new
-    records."""
+    """The sink fails, more is written, and the query restarts: the same batch comes first, then the new records."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 6), batch=2)
     batches: list[tuple[int, list[str]]] = []
@@ -96,8 +94,7 @@ def test_a_stream_follows_the_topic(spark: SparkSession, data_topic: MakeTopic) 
 
 
 def test_a_stream_sits_out_a_broker_that_was_killed(spark: SparkSession, record_writer_process: RecordWriter) -> None:
-    """Pulsar is killed under a running query and restarted: the query continues, and no record is repeated or left
-    out."""
+    """Pulsar is killed under a query and restarted: the query continues, and neither repeats nor omits a record."""
     with Sandbox(SandboxOptions(nodes=0)) as sandbox:
         server = sandbox.pulsar
         keep_everything(server, "public/spark")

@@ -85,8 +85,7 @@ class Clock:
 
 
 def deaths(workload: Workload) -> list[tuple[str, str]]:
-    """For each kill: the table that the driver mirrors first, which differs each time, and the step in which it is
-    killed."""
+    """For each kill: the table that the driver mirrors first, which differs, and the step in which it is killed."""
     names = workload.tables
     return [(names[number % len(names)], _STEPS[number % len(_STEPS)]) for number in range(workload.kills)]
 
@@ -139,8 +138,7 @@ def check(mirrors: Mirrors, clock: Clock) -> None:
 def test_tables_mirrored_through_kills_equal_cassandra(
     make_line: MakeLine, spark: SparkSession, tmp_path: Path, workload: Workload
 ) -> None:
-    """The first Spark line mirrors live, the second one from the finished topics: rows, change log and history are
-    right."""
+    """The first Spark line mirrors live, the second one the finished topics: rows, change log and history are right."""
     clock = Clock()
     line = make_line(workload)
     clock.tell("the first tenth of the statements")

@@ -39,8 +39,7 @@ def _are_ok(found: Mapping[tuple[str, str], dict[str, Any]], *names: tuple[str, 
 
 
 def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path, cql: Session, keyspace: str) -> None:
-    """The status names the table that no source reads; the doctor names the one without cdc, and the statement that
-    sets it."""
+    """The status names the table that no source reads; the doctor names the one without cdc, and how to set it."""
     cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY) WITH cdc = true")
     cql.execute(f'CREATE TABLE {keyspace}."Forgotten" (pk int PRIMARY KEY)')
     cql.execute(f"INSERT INTO {keyspace}.t (pk) VALUES (1)")

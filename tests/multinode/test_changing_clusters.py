@@ -69,7 +69,7 @@ def cluster(pulsar: PulsarServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def prepare(cluster: ChangingCluster, connector_archive: Path, keep_data_topics: None) -> Iterator[Prepare]:
-    """A function that makes a keyspace with two replicas, table `t` and its connector, and returns a session with node
+    """A function that makes a keyspace with two replicas, table `t` and its connector, and gives a session by node
     1."""
     connectors: list[Connector] = []
 
@@ -95,8 +95,7 @@ def _set(node: CassandraNode, mbean: str, attribute: str, *, value: bool) -> Non
 
 
 def test_what_a_node_missed_comes_from_it_when_hints_are_replayed(cluster: ChangingCluster, prepare: Prepare) -> None:
-    """Node 2 misses 300 written and 100 deleted rows while it is down; afterwards both nodes' agents publish all of
-    them."""
+    """Node 2 misses 300 written and 100 deleted rows while it is down; later, both agents publish all of them."""
     with ExitStack() as exit_stack:
         session = prepare("hinted", exit_stack)
         write(session, "hinted", range(50))

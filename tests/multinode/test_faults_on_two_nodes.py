@@ -33,8 +33,7 @@ def test_the_plan_kills_both_nodes_and_both_agents() -> None:
 
 
 def test_nothing_is_lost_on_two_nodes_whatever_is_broken() -> None:
-    """Both nodes have every row, because hints bring missed writes; each node's changes are all on the topics, in
-    order."""
+    """Both nodes have every row, because hints bring missed writes; each node's changes are on the topics, in order."""
     folder = Path("build").absolute() / "faults" / "two-nodes"
     options = RunOptions(seed=_SEED, counts=_COUNTS, folder=folder, nodes=_NODES)
     report = run_faults(options, say=print, on_progress=lambda name, step: None)

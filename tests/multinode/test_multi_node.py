@@ -48,8 +48,7 @@ def test_one_data_centre_with_agents_tells_what_is_written_in_the_other(
 
 
 def test_segments_of_three_versions_in_one_folder_are_all_read(pulsar: PulsarServer, tmp_path: Path) -> None:
-    """A node is upgraded from 3.11 through 4.1 to 5.0 without an agent; then an agent starts and reads the segments of
-    all three."""
+    """A node is upgraded from 3.11 via 4.1 to 5.0 without an agent; then an agent reads the segments of all three."""
     folder: Path | None = None
     for number, version in enumerate(("3.11", "4.1", "5.0")):
         base = tmp_path / f"sandbox-{version}"

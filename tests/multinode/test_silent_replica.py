@@ -33,8 +33,7 @@ _FIRST_WAIT_S = 4.0
 def test_a_node_that_stands_still_takes_little_of_the_rate(
     pulsar: PulsarServer, connector_archive: Path, keep_data_topics: None
 ) -> None:
-    """Both are published meanwhile: writes, which any two replicas can prove, and deletions, which would need all
-    three."""
+    """Both are published meanwhile: writes, which any two replicas prove, and deletions, which would need all three."""
     with Sandbox(SandboxOptions(nodes=3, pulsar=False)) as running, ExitStack() as exit_stack:
         contact, _, silent = running.nodes
         session = exit_stack.enter_context(connected(contact)).connect()
@@ -66,8 +65,7 @@ def test_a_node_that_stands_still_takes_little_of_the_rate(
 
 
 def _round(session: Session, writer: EventsWriter, topic: DataTopic, keys: Sequence[int]) -> float:
-    """Send events of writes and deletions of these keys, from each node in turn; return the seconds until each has its
-    record."""
+    """Send events of writes and deletions, from each node in turn; return the seconds until all records."""
     nodes = [host.host_id for host in session.cluster.metadata.all_hosts()]
     began, before = time.monotonic(), len(topic.records)
     for at, start in enumerate(range(keys[0], keys[-1] + 1, 500)):

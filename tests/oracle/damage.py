@@ -186,8 +186,7 @@ def _overwritten(content: bytes, at: int, new: bytes) -> bytes:
 def _ours(
     path: Path, options: SegmentOptions, payloads: Mapping[bytes, int] | None
 ) -> tuple[list[int], CommitLogReadError | None]:
-    """Indexes of the mutations that our reader sees, and its error. Raises KeyError for a mutation that nobody
-    wrote."""
+    """Indexes of the mutations that our reader sees, and its error. Raises KeyError for an unwritten mutation."""
     seen: list[int] = []
     try:
         with SegmentReader(path, options=options) as reader:

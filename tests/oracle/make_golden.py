@@ -63,8 +63,7 @@ def make_golden(name: str) -> None:
 
 
 def write_options(variant: Variant, folder: Path) -> None:
-    """Write the options that `cdc decode --commitlog-options` needs, if any, with the key store's path relative to the
-    file."""
+    """Write the options for `cdc decode --commitlog-options`, if any; the key store's path is relative to the file."""
     name = "transparent_data_encryption_options"
     if name in variant.settings:
         options = {name: copy.deepcopy(variant.settings[name])}

@@ -27,8 +27,7 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
 
 
 def block_commands() -> list[str]:
-    """Each command of the `sh` blocks and of blocks that are indented by four spaces, with joined continuation
-    lines."""
+    """Each command of `sh` blocks and of blocks that are indented by four spaces, with joined continuation lines."""
     commands = []
     for block in [*(text for _, text in blocks("sh")), *_indented()]:
         for line in block.replace("\\\n", " ").splitlines():
@@ -55,8 +54,7 @@ def inline_commands(program: str) -> list[str]:
 
 
 def message_commands(program: str) -> list[str]:
-    """The commands of this program in messages of the programs, with VALUE for variable parts. Their arguments may be
-    left out."""
+    """The commands of this program in messages, with VALUE for variable parts. Arguments may be left out."""
     found: set[str] = set()
     bare = re.compile(rf"(?<=[`\" ]){program} (?!and )[a-z][a-zA-Z-]*(?: [^`\",;()]*)?")
     for path in (each for folder in _CODE for each in (ROOT / folder).rglob("*.py")):
@@ -67,8 +65,8 @@ def message_commands(program: str) -> list[str]:
 
 
 def _as_typed(text: str) -> str:
-    """The command without the end of its sentence. `{option}` and `{self.arguments}` become whole options, other braces
-    a value."""
+    """The command without its sentence's end. `{option}` and `{self.arguments}` become options, other braces a
+    value."""
     text = re.sub(r"(?:\\n)?[ .]*$", "", re.sub(r"\s+", " ", text))
     text = text.replace("{option}", "--limit 1").replace("{self.arguments}", "--name VALUE")
     return re.sub(r"\{[^}]*\}|%s", "VALUE", text)

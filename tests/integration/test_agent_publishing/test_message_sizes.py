@@ -12,8 +12,7 @@ from tests.topics.events_topic import wait_until
 def test_an_event_larger_than_the_broker_takes_is_set_aside(
     session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """An event contains a key of 60 kB twice: it is kept aside, later rows arrive, and the agent continues to read the
-    log."""
+    """An event has a key of 60 kB twice: it is kept aside, later rows arrive, and the agent reads on."""
     write(session, f"{keyspace}.a", ["first"])
     topic_of(f"{keyspace}.a").wait_for(1)
     write(session, f"{keyspace}.a", ["x" * 60_000])

@@ -16,8 +16,7 @@ _LONG_MIN = 1_000_000
 def test_what_would_drop_unread_events_is_told_when_the_topic_opens(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess
 ) -> None:
-    """Policies of the topic and of the namespace are reported; the other table's topic has only those of the
-    namespace."""
+    """Policies of the topic and of the namespace are reported; the other table's topic only has the namespace's."""
     admin = f"{servers.pulsar.admin_url}/admin/v2"
     topic = f"{admin}/persistent/{NAMESPACE}/cdc-events-{keyspace}.a"
     expiration = f"{admin}/namespaces/{NAMESPACE}/subscriptionExpirationTime"

@@ -50,8 +50,7 @@ def _told(agent: AgentProcess, topic: str) -> list[tuple[str, int]]:
 def test_a_topic_with_another_schema_stops_only_its_table(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """The table's events wait, and the refusal is logged once and shown in status and metric; the other table's events
-    arrive."""
+    """The table's events wait, and log, status and metric show the refusal; the other table's events arrive."""
     schema = _refusing_topic(servers, f"{keyspace}.a")
     write(session, f"{keyspace}.a", ["a1"])
     wait_until(lambda: "IncompatibleSchema" in str(topic_state(agent, f"{keyspace}.a").get("problem")), "it is told")
@@ -73,8 +72,7 @@ def test_a_topic_with_another_schema_stops_only_its_table(
 def test_a_topic_whose_number_of_partitions_changes_is_not_used_any_more(
     servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
 ) -> None:
-    """After its next start the agent reports the change; once its stored number is removed, it continues with the new
-    one."""
+    """After its next start the agent reports the change; without its stored number, it continues with the new one."""
     write(session, f"{keyspace}.a", ["before"])
     topic_of(f"{keyspace}.a").wait_for(1)
     assert agent.stop() == 0

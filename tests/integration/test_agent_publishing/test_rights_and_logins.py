@@ -186,8 +186,7 @@ def test_a_node_that_wants_a_password_and_a_certificate_gets_both(
 def reader_login(
     request: pytest.FixtureRequest, authority: CertificateAuthority, issuer: Issuer, servers: Sandbox, tmp_path: Path
 ) -> dict[str, str]:
-    """Options that give the Spark bridge the role `writer`: by a token file, by a certificate over TLS, or by
-    OAuth2."""
+    """Options for the Spark bridge to have the role `writer`: by a token file, a certificate over TLS, or OAuth2."""
     java = "org.apache.pulsar.client.impl.auth"
     plain = {"serviceUrl": servers.pulsar.service_url, "adminUrl": servers.pulsar.admin_url}
     if request.param == "token":

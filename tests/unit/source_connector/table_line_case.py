@@ -55,8 +55,7 @@ UNFORESEEN: RawRow = ()
 
 
 class Neighbours:
-    """Stages in memory: reads wait for a test's answer, frames and dead letters are kept, and only a test advances the
-    time."""
+    """Stages in memory: reads wait for a test, frames and dead letters are kept, and only a test advances the time."""
 
     def __init__(self) -> None:
         self.reads: list[WaitingRead] = []
@@ -265,8 +264,7 @@ class Case:
         self.line.deliver(read.task, read.attempt, Rows(read.request, rows, "ALL", is_fallback=False))
 
     def create_again(self, *, is_noticed: bool = True) -> None:
-        """Drop the table and create it again; the line notices by an event of the new table, or by a look at the
-        schema."""
+        """Drop the table and create it again; an event of the new table, or a look at the schema, shows it."""
         self.around.current, self.around.number = table(table_id=NEW), self.around.number + 1
         if is_noticed:
             self.line.check_schema()

@@ -42,8 +42,7 @@ def test_the_first_row_with_a_column_that_was_added_again_is_read_with_it(monkey
 def test_late_events_of_a_dropped_column_ask_for_the_schemas_version_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such events of one moment share one question, so that a backlog of them continues. The table is not read for
-    them."""
+    """Such events of one moment share one question, so a backlog of them continues. The table is not read for them."""
     case = of_dropped_column(monkeypatch)
     asked: list[float] = []
 

@@ -91,8 +91,7 @@ def test_a_cancelled_timer_lets_go_of_what_it_would_have_called() -> None:
 
 
 def test_timeouts_end_together_in_their_time_and_one_that_fails_ends_no_other() -> None:
-    """Timeouts that end within the same quarter of a second share one timer of the driver; one below a second has its
-    own."""
+    """Timeouts that end within a quarter of a second share a timer of the driver; one below a second has its own."""
     created: list[tuple[float, Callable[[], None]]] = []
     ended: list[str] = []
     timeouts = Timeouts(lambda delay_s, callback: created.append((delay_s, callback)))
@@ -135,8 +134,7 @@ def test_a_timer_that_cannot_be_made_is_not_relied_on() -> None:
 def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Syntax errors and internal errors of the server come as messages of the protocol, and must not end the
-    connector."""
+    """Syntax errors and internal errors of the server come as protocol messages, and must not end the connector."""
 
     class Refusing:
         def prepare(self, select: str) -> None:
@@ -155,8 +153,7 @@ def test_an_error_for_which_the_driver_has_no_exception_of_its_own_is_told_as_an
 
 
 def test_the_schema_versions_of_all_nodes_are_those_that_one_node_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the node's own version and its peers' versions: the peers of another node would lack that node's
-    version."""
+    """They are the node's own version and those of its peers: another node's peers would lack that node's version."""
     own, other = UUID(int=1), UUID(int=2)
     asked: list[object] = []
 

@@ -276,8 +276,7 @@ def test_columns_are_hidden_by_patterns_and_a_key_from_the_secrets(tmp_path: Pat
 
 
 def test_everything_that_is_wrong_with_hidden_columns_is_told_at_once() -> None:
-    """The errors do not need the tables: wrong forms, tables that the source does not serve, a missing or too short
-    key."""
+    """Errors that need no tables: wrong forms, tables that the source does not serve, a missing or too short key."""
     wrong = {
         **NEEDED,
         "columns.hash": "email, Shop.orders.email",

@@ -1,5 +1,4 @@
-"""Which topics are read as dead letters: another topic must get no subscription, which would retain its messages for
-ever."""
+"""Which topics are read as dead letters: others must get no subscription, which would keep their messages for ever."""
 
 from __future__ import annotations
 
@@ -174,8 +173,7 @@ def test_a_foreign_message_among_the_letters_stays_and_stops_none(monkeypatch: p
 
 
 def test_what_a_topic_does_not_take_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deleted topic is tried once for all its dead letters; after a topic has refused a large one, others are sent to
-    it."""
+    """A deleted topic is tried once for all its dead letters; a topic that has refused a large one gets the others."""
     gone, large = LETTER | {"topic": "gone"}, LETTER | {"message_id": "large"}
     broker = _broker(monkeypatch, gone, large, LETTER, gone, LETTER)
     sent, error = _letters_and_error(resend, broker)
@@ -265,8 +263,7 @@ def test_each_partition_of_a_topic_is_read_to_its_end(monkeypatch: pytest.Monkey
 
 
 def test_partitions_without_any_letter_are_of_another_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages of all partitions count. If one partition has a dead letter, the messages of the others do not
-    matter."""
+    """Messages of all partitions count. If one partition has a dead letter, the others' messages do not matter."""
     others = Broker([Message(0, OTHER)]), Broker([Message(0, OTHER)])
     monkeypatch.setattr(module, "new_client", lambda options: PartitionedBroker(*others))
     with pytest.raises(DeadLettersError, match=r"^dead: 2 messages were read"):

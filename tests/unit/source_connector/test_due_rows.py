@@ -28,8 +28,7 @@ _ROWS = st.builds(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(_ROWS, min_size=1, max_size=100), name=st.text(max_size=5))
 def test_the_bytes_are_those_that_fastavro_writes(rows: list[DueRow], name: str) -> None:
-    """More than 63 events or bytes need lengths of two bytes, and each set of columns has its own index in the
-    message."""
+    """More than 63 events or bytes need lengths of two bytes, and each column set has its index in the message."""
     events = tuple(event_of(each) for each in rows)
     assert encode_due_rows(_message((), name), rows) == encode_events(_message(events, name))
 

@@ -140,8 +140,7 @@ def _cell(value: int, writetime_us: int) -> RawRow:
 
 
 def test_a_row_without_the_write_of_its_event_is_not_published_even_when_all_replicas_answered() -> None:
-    """The node has the write in its commit log and not in its memtable, so it is asked again until the write is
-    visible."""
+    """The node has the write in its commit log, not in its memtable: it is asked again until the write is visible."""
     now_us = _now_us()
     case = _Case(event(writetime_us=now_us, live_us=now_us))
     case.answer(_cell(4, 9), "LOCAL_QUORUM")
@@ -381,8 +380,7 @@ def test_an_event_is_handed_over_for_two_seconds_only(monkeypatch: pytest.Monkey
 
 
 def test_an_increment_that_a_later_one_hides_is_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All replicas answered. The node has the increment in its commit log, and the later one came through another
-    node."""
+    """All replicas answered. The node has the increment in its commit log; the later one came through another node."""
     now_us = _now_us()
     counters = replace(table(), flags=frozenset({"counter", "compound"}))
     case = _Case(event(writetime_us=now_us, live_us=now_us), of=counters)
@@ -449,8 +447,7 @@ def _survivor(clustering: int, writetime_us: int | None) -> RawRow:
 
 
 def test_rows_that_a_range_deletion_takes_are_no_survivors_of_it() -> None:
-    """A cell from before the deletion shows that the page was read too early: it is read again, and none of it is
-    published."""
+    """A cell from before the deletion shows that the page was read early: it is read again before it is published."""
     now_us = _now_us()
     owner, task, events = _scope(now_us)
     early, survivor = _survivor(3, now_us - 1), _survivor(4, now_us + 1)

@@ -1,5 +1,4 @@
-"""The keeper of expiries when one topic takes nothing: the others continue. Pulsar's client is real, and there is no
-broker."""
+"""The keeper of expiries when one topic takes nothing: others continue. Pulsar's client is real; there is no broker."""
 
 from __future__ import annotations
 

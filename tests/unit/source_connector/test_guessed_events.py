@@ -63,8 +63,7 @@ class Case:
 
 
 def test_a_message_that_comes_during_a_look_waits_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schema may have changed after the question and before the message. The next question follows a moment
-    later."""
+    """The schema may have changed between the question and the message. The next question follows a moment later."""
     now = [0.0]
     monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: now[0])
     case = Case()

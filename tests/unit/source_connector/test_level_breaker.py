@@ -36,8 +36,7 @@ def test_a_probe_that_fails_or_is_never_heard_of_is_followed_by_another_one() ->
 
 
 def test_a_level_that_does_not_last_is_left_out_longer_each_time() -> None:
-    """Some partitions have no replica on the silent node, so a probe of such a partition does not show that the node is
-    back."""
+    """Some partitions have no replica on the silent node, so probes of these do not show that the node is back."""
     breaker = LevelBreaker()
     now, pauses = 0.0, []
     for _ in range(6):

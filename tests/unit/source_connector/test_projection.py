@@ -130,8 +130,7 @@ def test_most_types_are_compared() -> None:
 
 
 def test_the_format_json_holds_key_and_value_in_one_object() -> None:
-    """As captured: the key's columns come first, static rows lack the clustering columns, and `{}` stands for a missing
-    row."""
+    """As captured: the key's columns come first, static rows lack clustering columns, and `{}` is a missing row."""
     projection = Projection(_TABLES["stat"], data_format=DataFormat.JSON)
     a, b, c, d = (each.encode() for each in "abcd")
     assert projection.key_schema == ""

@@ -133,8 +133,7 @@ def test_statements_without_an_answer_are_not_sent_without_end(monkeypatch: pyte
 
 
 def test_rows_of_unknown_size_are_never_asked_for_by_the_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows have 4 MiB from the first statement on: statements in flight and waiting reads stay within the memory
-    limit."""
+    """Rows have 4 MiB from the first statement on: statements in flight and waiting reads stay within the limit."""
     value = bytes(4 * 1024 * 1024)
     cluster = Cluster(len(value).to_bytes(4, "big") + value + b"\xff\xff\xff\xff")
     line = Line(monkeypatch, cluster)

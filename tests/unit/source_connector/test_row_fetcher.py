@@ -167,8 +167,7 @@ def _refusal(level: str) -> InvalidRequest:
 
 
 def test_a_level_that_cassandra_refuses_is_left_out_for_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """The next level answers, which is no fallback. All keys of a group stay together. One log line names the
-    guardrail."""
+    """The next level answers, which is no fallback. Keys of a group stay together. One log line names the guardrail."""
     now = [0.0]
     case = Case()
     case.fetcher._refused_levels = RefusedLevels(lambda: now[0])
@@ -230,8 +229,7 @@ def test_a_group_that_fails_is_read_one_by_one() -> None:
 
 
 def test_the_reads_of_groups_that_fail_wait_in_line() -> None:
-    """Cassandra is already slow: no more statements are in flight than before, and at the end each key has its
-    answer."""
+    """Cassandra is already slow: no more statements are in flight than before, and each key gets its answer."""
     case = Case()
     case.start(*((number,) for number in range(40)))
     assert [keys_of(each) for each in case.client.reads] == [20, 20]
@@ -267,8 +265,7 @@ def test_an_outage_fails_a_group_as_a_whole() -> None:
 
 
 def test_nodes_that_say_they_are_overloaded_have_fewer_statements_in_flight() -> None:
-    """The driver asks the next node, and gives up when all nodes refuse. Their answers are fast, so none of them is
-    late."""
+    """The driver asks the next node, and gives up when all nodes refuse. Their answers are fast, so none is late."""
     case = Case()
     before = case.fetcher.in_flight_limit
     case.start((1,))
@@ -282,8 +279,7 @@ _FAILED_INSIDE = ServerError(0, "java.lang.ArrayIndexOutOfBoundsException", {})
 
 
 def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None:
-    """Cassandra keeps prepared statements, and one that was prepared while a type grew fails for ever. This is no
-    outage."""
+    """Cassandra keeps prepared statements; one prepared while a type grew fails for ever. This is no outage."""
     case = Case()
     case.start((1,), (2,))
     case.answer(NoHostAvailable("none", {"node": _FAILED_INSIDE}))
@@ -302,8 +298,7 @@ def test_after_a_failure_inside_cassandra_statements_have_another_text() -> None
 
 
 def test_statements_of_one_text_that_fail_inside_cassandra_change_it_once() -> None:
-    """Otherwise later failures would discard new prepared statements. A group is divided, whatever other nodes
-    answer."""
+    """Else later failures would discard new prepared statements. Groups are divided, whatever other nodes answer."""
     case = Case()
     case.start(*((number,) for number in range(40)))
     assert len(case.client.callbacks) == 2

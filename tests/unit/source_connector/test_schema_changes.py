@@ -163,8 +163,7 @@ def test_a_schema_that_is_refused_parks_the_table_and_is_tried_again(caplog: pyt
 
 @pytest.mark.parametrize("answers", ["none", "of the host alone", "a refusal, then none"])
 def test_a_schema_without_an_answer_is_asked_for_again(answers: str, caplog: pytest.LogCaptureFixture) -> None:
-    """This holds for each of the missing answers. An earlier answer, also about an earlier schema, does not count
-    later."""
+    """This holds for each missing answer. An earlier answer, also about an earlier schema, does not count later."""
     registry = Registry()
     registry.registration.announce(_schema(1))
     if answers == "of the host alone":

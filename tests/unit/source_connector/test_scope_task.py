@@ -105,8 +105,7 @@ def test_what_differs_is_published_again_when_a_page_took_long(monkeypatch: pyte
 def test_rows_whose_way_took_long_and_that_are_as_they_were_are_not_published_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a broker that is always slow, a whole partition is not published over and over; only late pages are read
-    again."""
+    """With a slow broker, a whole partition is not published over and over; only late pages are read again."""
     case = Case(monkeypatch)
     case.acknowledge()
     case.answer(row(2), paging_state=b"2")

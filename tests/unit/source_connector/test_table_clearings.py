@@ -63,8 +63,7 @@ def _settle(case: Case) -> None:
 
 
 def test_nothing_is_read_from_a_truncation_until_its_record_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads in progress come first, and later events wait; afterwards they are read again, although they were published
-    before."""
+    """Reads in progress come first, and later events wait; then they are read again, although published before."""
     case = Case(monkeypatch)
     before, behind = event(1), event(2)
     case.receive(before, behind)
@@ -125,8 +124,7 @@ def test_all_nodes_are_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_node_that_has_done_only_the_truncation_before_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic's writer reports that a node repeats an earlier record: the node is asked again, and nothing is read
-    meanwhile."""
+    """The topic's writer reports a node that repeats a record: it is asked again, and nothing is read meanwhile."""
     case = Case(monkeypatch)
     monkeypatch.setattr("source_connector.tables.table_clearings.time.monotonic", lambda: case.now)
     case.around.noted = {NODE: _NOTED, _OTHER: Truncation(3, 9, 990_000)}

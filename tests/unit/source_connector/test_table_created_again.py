@@ -13,8 +13,7 @@ from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, UNFORESE
 def test_what_waits_for_a_retry_when_its_table_is_created_again_is_not_published_behind_the_new_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its read failed because of the DROP. A retry would find the new table's row, and publish it with the old table's
-    id."""
+    """Its read failed because of the DROP. A retry would publish the new table's row with the old table's id."""
     case = Case(monkeypatch)
     case.receive(event(1))
     case.answer(FetchError("ks.t", "Unknown CF"))
@@ -166,8 +165,7 @@ def test_what_is_under_way_when_an_earlier_id_comes_back_is_not_published(monkey
 
 
 def test_a_node_that_lags_gets_seconds_whatever_the_option_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, with `query.backoffInMs: 1`, ten looks that do not find the new table would be over within half a
-    second."""
+    """Otherwise, with `query.backoffInMs: 1`, ten looks without the new table would be over within half a second."""
     case = Case(monkeypatch, shortest_pause_s=0.001)
     case.around.is_agreed = False
     case.receive(event(1), table_id=NEW)

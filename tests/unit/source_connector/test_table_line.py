@@ -265,8 +265,7 @@ def test_an_answer_that_comes_when_its_event_was_set_aside_is_left_out(monkeypat
 def test_what_is_on_its_way_comes_before_records_that_may_go_to_another_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The data topic got more partitions: nothing is read before the broker has answered; other topics are not
-    affected."""
+    """The data topic got more partitions: nothing is read before the broker has answered. Other topics continue."""
     case = Case(monkeypatch)
     case.receive(event(1), event(2))
     case.answer(GOOD)
@@ -295,8 +294,7 @@ def fail_in_the_middle_of_a_page(case: Case) -> None:
 
 
 def test_the_next_attempt_waits_for_the_records_of_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their acknowledgement must not continue the failed attempt: two attempts of one task would settle its event
-    twice."""
+    """Their acknowledgement must not continue the failed attempt: two attempts would settle the event twice."""
     case = Case(monkeypatch)
     fail_in_the_middle_of_a_page(case)
     case.pass_time()
@@ -357,8 +355,7 @@ def test_a_task_of_a_dropped_table_is_dismissed_once(monkeypatch: pytest.MonkeyP
 def test_log_lines_have_no_key_where_it_is_hidden(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lines have the position in the commit log instead; the dead letter has the key, so that it can be sent
-    again."""
+    """The lines have the position in the commit log instead. The dead letter has the key, for a resend."""
     patterns = [ColumnPattern.parse(Hiding.HASH, "ks.t.pk")]
     case = Case(monkeypatch, hidden=HiddenColumns(patterns=patterns, hash_key=32 * b"k"))
     poison = event(0x5EC7E7)

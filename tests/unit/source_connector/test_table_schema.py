@@ -17,8 +17,7 @@ Row = Mapping[str, object]
 
 
 class Server:
-    """A `system_schema` that changes after this many reads; each state has the id of a table, if any, and its
-    columns."""
+    """A `system_schema` that changes after some reads; each state has a table's id, if any, and its columns."""
 
     def __init__(self, now: tuple[UUID | None, str], then: tuple[UUID | None, str], reads: int) -> None:
         self._now, self._then, self._reads = now, then, reads

@@ -271,8 +271,7 @@ def test_an_id_that_never_appears_is_given_some_looks(table_id: UUID) -> None:
 
 
 def test_a_node_that_shows_the_table_as_it_was_before_is_not_believed_at_once() -> None:
-    """The node lags behind the one that was asked before. If it stays so, the earlier table was made again `WITH
-    ID`."""
+    """The node lags behind the one that was asked before. If so for long, the earlier table came back `WITH ID`."""
     tracked = Tracked()
     tracked.schema.change(table(table_id=OLD))
     for _ in range(2):

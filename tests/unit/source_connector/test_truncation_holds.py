@@ -42,8 +42,7 @@ def _wait_for_expiry(case: Case) -> None:
 
 
 def _expect_both_behind_the_truncation(case: Case) -> None:
-    """Check that the record is stored, and that the first event and the waiting one are then read and settled
-    together."""
+    """Check that the record is stored, and that the first event and the waiting one are read and settled together."""
     _stored(case)
     _pass(case)
     assert _read(case) == [1, 2]

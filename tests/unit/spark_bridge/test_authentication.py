@@ -90,8 +90,7 @@ def oauth2(issuer_url: str, private_key: str, **more: str) -> BridgeOptions:
 
 
 def test_a_token_of_oauth2_is_asked_for_once_until_it_ends(tmp_path: Path) -> None:
-    """Every micro-batch asks the admin service, and issuers count their tokens. The broker's client gets its own
-    token."""
+    """Every micro-batch asks the admin service, and issuers count tokens. The broker's client gets its own."""
     with token_issuer() as issuer, broker(owner_of_all({"partitions": 2})) as admin_service:
         given = oauth2(issuer.url, key_file(tmp_path / "key.json", "reader"), adminUrl=admin_service.url)
         for _ in range(2):
@@ -106,8 +105,7 @@ def test_a_token_of_oauth2_is_asked_for_once_until_it_ends(tmp_path: Path) -> No
 
 
 def test_an_issuer_is_trusted_as_the_broker_is(tmp_path: Path) -> None:
-    """`tlsTrustCertsFilePath` counts for the issuer. Without it, or with a file without certificates, the error names
-    it."""
+    """`tlsTrustCertsFilePath` counts for the issuer. If it is missing or has no certificates, the error names it."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("issuer", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -31,8 +31,7 @@ class Session:
 
 @pytest.mark.parametrize("fit", [pin_session, lambda session: fit_session(session, 1, 1)])
 def test_old_dates_are_stored_and_published_as_they_are(fit: Callable[[SparkSession], None]) -> None:
-    """This holds for files and Avro with any calendar setting of the user's session: Spark 3.5 refuses 0001-01-01 by
-    default."""
+    """This holds for files and Avro with any calendar of the user: Spark 3.5 refuses 0001-01-01 by default."""
     session = Session()
     fit(cast(SparkSession, session))
     calendars = {name: value for name, value in session.settings.items() if "RebaseMode" in name}

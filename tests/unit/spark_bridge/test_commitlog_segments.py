@@ -1,5 +1,4 @@
-"""The reader of archives compared with Cassandra's own reader on golden segments of every kind, and errors of
-archives."""
+"""The reader of archives compared with Cassandra's own, on golden segments of every kind, and errors of archives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tables as an archive describes them, and the folds of its changes without Spark: golden segments and the rows of
-SELECT."""
+"""Tables as an archive describes them, and folds of its changes without Spark: golden segments and rows of SELECT."""
 
 from __future__ import annotations
 
@@ -193,8 +192,7 @@ def _with_type(found: ArchivedDefinition, types_since_us: int, fields: Sequence[
 
 
 def test_the_newest_user_type_counts_whichever_node_knows_it(tmp_path: Path) -> None:
-    """ALTER TYPE does not change the table: a node that was down meanwhile has the same definition with the older
-    type."""
+    """ALTER TYPE does not change the table: a node that was down has the same definition with the older type."""
     url = archive_of(tmp_path, [_PLAIN])
     schema = CommitLogArchive(url).schema(NODE)
     simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")

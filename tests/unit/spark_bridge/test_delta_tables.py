@@ -14,8 +14,7 @@ from spark_bridge.spark_line import LINE
 
 
 class Session:
-    """A session with one table of these columns. `sent` has the settings of each statement, by the statement's first
-    word."""
+    """A session with one table of these columns. `sent` has the settings of each statement, by its first word."""
 
     def __init__(self, *columns: str) -> None:
         self.settings: dict[str, str] = {}

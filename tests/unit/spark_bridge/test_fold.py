@@ -1,5 +1,4 @@
-"""The folding rules compared with a dictionary that applies the records one by one, on Arrow batches as in Spark's
-workers."""
+"""The folding rules compared with a dictionary that applies single records, on Arrow batches as in Spark's workers."""
 
 from __future__ import annotations
 
@@ -238,8 +237,7 @@ def test_in_whatever_steps_records_come_the_rows_are_those_of_a_dictionary(
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=12))
 def test_a_truncation_leaves_what_came_after_it(before: Sequence[Change], after: Sequence[Change]) -> None:
-    """The result is the same if the truncation applies to records or to kept rows of a fold; later records do not
-    change it."""
+    """The truncation may apply to records or to kept rows of a fold; later records do not change the result."""
     first = [told_of(each, at) for at, each in enumerate(before)]
     then = [told_of(each, at) for at, each in enumerate([*after, Static(5)], start=len(before))]
     last = divmod(len(before) - 1, 7) if before else None
@@ -279,8 +277,7 @@ LAST: Final = (
 def test_positions_order_a_partition_and_clocks_order_partitions(
     case: str, places: Sequence[tuple[int, int, int | None, int | None]]
 ) -> None:
-    """The last record of each case is the newest in any order. Numbers are ledger, topic partition, clock and write
-    time."""
+    """The last record of each case is the newest in any order. Numbers: ledger, topic partition, clock, write time."""
     records = [
         Valued(Place((ledger, 0, -1), partition, clock, writetime), str(number).encode(), 1, None, Going())
         for number, (ledger, partition, clock, writetime) in enumerate(places)
@@ -292,8 +289,7 @@ def test_positions_order_a_partition_and_clocks_order_partitions(
 
 
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
-    """A row's own columns expire by the row's newest record, and static columns by the newest record of the
-    partition."""
+    """A row's own columns expire by its newest record, and static columns by the partition's newest record."""
     rules = rules_of(["s"])
     first = told_of(Row(1, "a", 1, 1), 1)
     first.update(columns_expire_at=json.dumps({"v": NOW_S + 50, "s": NOW_S - 7}))

@@ -53,8 +53,7 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
 
 
 def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new epoch copies this reason, although its other progress is new. Requests to Pulsar wait as long as a query
-    does."""
+    """The new epoch copies this reason, although other progress is new. Requests to Pulsar wait as long as queries."""
     saved = list[Applied]()
     version = SchemaVersion(version=0, key=_RECORD, value=_RECORD)
     patience = list[float]()

@@ -89,8 +89,7 @@ class Tables:
 
 
 def topic(*versions: tuple[str, str]) -> TopicSchemas:
-    """A topic's schemas, from the names of key columns and of other columns; the first key column is the partition
-    key."""
+    """A topic's schemas, from names of key columns and of others; the first key column is the partition key."""
 
     def record(kind: str, names: str, *, bare: int) -> Mapping[str, object]:
         """A record type; the partition key's columns have bare types."""

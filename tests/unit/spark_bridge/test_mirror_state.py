@@ -125,8 +125,7 @@ def test_layers_of_files_grow_with_large_merges(applied: Applied, records: int, 
 
 
 def test_keys_are_looked_up_where_that_reads_less() -> None:
-    """They are looked up in large tables: for fewer keys if a key may be in several files, and after many small
-    merges."""
+    """They are looked up in large tables: fewer keys if a key may be in several files, and after many small merges."""
     schemas, size = TopicSchemas(topic="t", versions=()), 1_000 * (128 << 10)
 
     def plan(applied: Applied, table_bytes: int = size) -> EpochPlan:
@@ -216,8 +215,7 @@ def test_a_user_is_told_what_starting_offsets_mean_for_this_run() -> None:
     ids=["all of the topic", "from its end", "an option that has no effect", "over a hole", "a rebuild"],
 )
 def test_a_mirror_that_may_lack_records_stays_one(first: Applied, given: Mapping[str, str], lack: str | None) -> None:
-    """A later run without the option has the same gap. A state of an earlier version does not say whether there is
-    one."""
+    """A later run without the option has the same gap. An earlier version's state does not say whether there is one."""
     without = {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:2", "topic": "t"}
     found = lack_of(first, BridgeOptions.from_mapping({**without, **given}))
     assert found == lack

@@ -120,8 +120,7 @@ def test_a_read_that_ends_takes_the_options_of_a_stream() -> None:
 
 
 def test_secrets_do_not_print() -> None:
-    """A log may show the options, and must not show their secret. It is still in options that are pickled for a
-    task."""
+    """A log may show the options, and must not show their secret. It is still in options pickled for a task."""
     plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
     options = BridgeOptions.from_mapping(GIVEN | {"authPluginClassName": plugin, "authParams": "token:tell-nobody"})
     assert "tell-nobody" not in repr(options)

@@ -25,8 +25,7 @@ def test_positions_are_ordered_as_the_topic_is() -> None:
 
 
 def test_a_position_is_its_text() -> None:
-    """Text and position convert in both directions; the mark of a stream's start and a message id's partition are
-    ignored."""
+    """Text and position convert both ways; the mark of a stream's start and a message id's partition are ignored."""
     assert str(Position(12, -1)) == "12:-1"
     assert Position.parse(">12:-1") == Position.parse(" 12:-1 ") == Position.parse("12:-1:3") == Position(12, -1)
 
@@ -88,8 +87,7 @@ LEDGERS = [
     ],
 )
 def test_a_range_is_cut_between_entries(start: str | Position, end: str, parts: int, cuts: Sequence[str]) -> None:
-    """The parts have about as many entries each. There are never more parts than entries, and none before the existing
-    entries."""
+    """Parts have about equal numbers of entries: never more parts than entries, and none before existing entries."""
     first = start if isinstance(start, Position) else Position.parse(start)
     edges = [first, *map(Position.parse, cuts), Position.parse(end)]
     assert split_range(first, Position.parse(end), LEDGERS, parts) == list(itertools.pairwise(edges))

@@ -14,8 +14,7 @@ PARTITION = "persistent://public/default/rows-shop.t-partition-2"
 
 
 def test_a_partition_to_which_a_rebuild_has_nothing_to_write_ends_with_a_record_of_before() -> None:
-    """With four partitions and one row, three get no record: neither the next run nor one with --follow may refuse
-    them."""
+    """With four partitions and one row, three get no record: neither the next run nor --follow may refuse them."""
     first = Published.anew("rows-shop.t", None)
     rebuilt = replace(Published.anew("rows-shop.t", 7), before={PARTITION: "12:3"})
     stored = Published(**json.loads(json.dumps(asdict(rebuilt))))

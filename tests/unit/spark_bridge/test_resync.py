@@ -1,5 +1,4 @@
-"""When a resync may close a gap: all sent rows must be on the data topic. Also its advice for rows that it could not
-send."""
+"""When a resync may close a gap: all sent rows must be on the data topic. Also advice for rows that were not sent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Changes of rows, compared with a dictionary that applies the records one by one, on Arrow tables as Spark passes
-them."""
+"""Changes of rows, compared with a dictionary that applies records one by one, on Arrow tables as from Spark."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ def _folded(*told: Told) -> pa.Table:
 
 
 def test_every_identity_is_either_shown_or_gone() -> None:
-    """Rows go by their key. A partition has its own identity: shown if it has static columns and no rows, and else
-    gone."""
+    """Rows go by their key. A partition has its own identity: shown if it has only static columns, and else gone."""
     last = told_of(Row(2, "b", 2, 1), 2)
     last.update(expires_at=NOW_S + 60)
     folded = _folded(

@@ -79,8 +79,7 @@ def test_sparks_own_scripts_start_java_with_it_and_with_the_jars_behind_sparks_o
     ],
 )
 def test_what_the_user_has_set_stays(variable: str, value: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Another interpreter may only have the packed PySpark, and a configuration may have another master or other Java
-    options."""
+    """Another interpreter may only have the packed PySpark; a configuration may have another master or Java options."""
     monkeypatch.setenv(variable, value)
     with spark_home(()) as home:
         assert home is None

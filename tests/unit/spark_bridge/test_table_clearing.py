@@ -1,5 +1,4 @@
-"""Truncations and drops in Spark: records of the connector itself, and the rule compared with the fault kit's
-oracle."""
+"""Truncations and drops in Spark: the connector's records, and the rule compared with the fault kit's oracle."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ def test_the_later_life_is_the_newest_and_begins_behind_the_other(earlier: Table
 
 @pytest.mark.parametrize("behind_us", [2_000, -3_000])
 def test_the_first_generation_that_is_named_begins_no_other_life(behind_us: int) -> None:
-    """An earlier version of the connector named only the id; its records are of the same table. Cassandra 4.0 makes the
-    id later."""
+    """An earlier connector named only the id; its records are of the same table. Cassandra 4.0 makes the id later."""
     named = TableLife(OLD, OLD_US + behind_us)
     assert newest_life([TableLife(OLD), named]) == named
     assert not named.begins_behind(TableLife(OLD))

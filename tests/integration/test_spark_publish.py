@@ -20,6 +20,7 @@ import pulsar as pulsar_client
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from clients.admin_client import topic_path
 from schemas.errors import ConfigError
 from schemas.row_record import AvroSchema
 from spark_bridge import raw_batch, typed
@@ -466,3 +467,36 @@ def lose_receipts(proxy: Proxy) -> Iterator[None]:
 def cast_schema(schema: AvroSchema) -> Mapping[str, object]:
     """The schema with the type of the registry's parsed JSON."""
     return cast("Mapping[str, object]", schema)
+
+
+@pytest.mark.extended
+def test_a_topic_whose_records_were_all_read_is_no_other_topic(
+    spark: SparkSession, mirror_of: MirrorOf, data_topic: MakeTopic, pulsar: PulsarServer
+) -> None:
+    """Pulsar deletes what the only subscription has read. When it has loaded the topic again, it has no last record."""
+    topic = data_topic(*PLAIN)
+    kept = mirror_of(topic)
+    published = Published(spark, topic, kept)
+    topic.write(Record(key={"id": 1}, value={"name": "a"}))
+    kept.run(history=False)
+    published.run({"rows": None})
+    options = BridgeOptions.from_mapping(published.options("rows"))
+    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120)
+    try:
+        consumer = client.subscribe(options.only_topic, "sink", initial_position=pulsar_client.InitialPosition.Earliest)
+        consumer.acknowledge_cumulative(consumer.receive(60_000))
+    finally:
+        client.close()
+    with PublishAdmin(options) as admin:
+        (partition,) = admin.partitions_of(options.only_topic)
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        admin._call("POST", options.only_topic, f"{topic_path(options.only_topic)}/retention", nothing)
+
+        def is_empty() -> bool:
+            admin._call("PUT", partition, f"{topic_path(partition)}/unload")
+            return admin.last_position(partition).entry < 0
+
+        wait_until(is_empty, "the topic has no last record")
+    topic.write(Record(key={"id": 2}, value={"name": "b"}))
+    kept.run(history=False)
+    assert published.run({"rows": None}).records == {options.only_topic: 1}

@@ -20,13 +20,18 @@ endef
 environment-is-ready = @touch $@ && rm $(@D).unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved faults-sinks soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo fetch test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved faults-sinks soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
 
-demo: compile ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
+# A first run downloads the servers while it compiles.
+demo: $(VENV)/.ready ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
+	@$(MAKE) --no-print-directory -j2 compile fetch
 	@$(BIN)/cdc demo $(DEMO_ARGS)
+
+fetch: $(VENV)/.ready ## Download the servers of the demo, unless the cache has them
+	@$(BIN)/cdc sandbox fetch
 
 # The faults strike servers of their own, when the others are down: both together would only wait for each other.
 # Linters and compilers keep one core busy each, so they run side by side. What they have made is not made again (-o): a part that

@@ -17,6 +17,7 @@ from cdc.health.source_starts import wait_for_sources
 from cdc.health.this_line import line_of
 from cdc.helpful_group import HelpfulGroup
 from cdc.progress import progress_display
+from cdc.sandbox import artifacts
 from cdc.sandbox.addresses import MAX_NODES
 from cdc.sandbox.detached import PULSAR, DetachedServer, detached_server
 from cdc.sandbox.options import SandboxOptions
@@ -29,6 +30,8 @@ __all__ = ["sandbox"]
 
 # Each server has answered once before `up` lists them all. On a busy machine one may be silent for some seconds.
 _PATIENCE_S: Final = 60.0
+# What the servers, and the demo's job in Spark, need beside Cassandra itself.
+_FOR_EVERY_LINE: Final = ("jolokia", "pulsar", "spark-avro")
 _dir_option = click.option(
     "--dir",
     "folder",
@@ -36,6 +39,9 @@ _dir_option = click.option(
     default=platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox",
     show_default="cassandra-cdc/sandbox in the user's data folder",
     help="Folder of the sandbox: data, logs, configuration.",
+)
+_cassandra_option = click.option(
+    "--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True
 )
 _name_argument = click.argument("name")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
@@ -51,7 +57,7 @@ def sandbox() -> None:
 
 
 @sandbox.command()
-@click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
+@_cassandra_option
 @click.option("--nodes", type=click.IntRange(1, MAX_NODES), default=1, show_default=True, help="Cassandra nodes.")
 @_dir_option
 @click.option(
@@ -90,6 +96,26 @@ def up(cassandra: str, nodes: int, folder: Path, commitlog_sync_ms: int, as_json
     _print(statuses)
     _print_sources(sources)
     click.echo(f"ready in {start_s} s; end it with: cdc sandbox down --dir {folder}")
+
+
+@sandbox.command()
+@_cassandra_option
+def fetch(cassandra: str) -> None:
+    """Download the servers, and Spark's jars for `cdc demo`, before the first start would do it.
+
+    What the cache has is not downloaded again.
+
+    \b
+    cdc sandbox fetch
+    cdc sandbox fetch --cassandra 4.0
+    """
+    names = [f"cassandra-{cassandra}", *_FOR_EVERY_LINE]
+    missing = [name for name in names if not artifacts.is_fetched(name)]
+    if missing:
+        click.echo(f"{', '.join(missing)}: downloading (once, some minutes on a slow network)", err=True)
+    for name in missing:
+        artifacts.ensure(name)
+    click.echo(f"{', '.join(names)}: downloaded")
 
 
 @sandbox.command()

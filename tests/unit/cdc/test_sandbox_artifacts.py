@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cdc.main import cli
 from cdc.sandbox import artifacts
 from cdc.sandbox.errors import ArtifactError
 from cdc.sandbox.prerequisites import java_home
@@ -135,3 +137,14 @@ def test_what_a_killed_fetch_left_is_removed_by_the_next(maven_calls: Path, tmp_
     (folder.parent / f".{folder.name}-killed").mkdir()
     artifacts.ensure("jolokia")
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_fetch_downloads_what_the_cache_does_not_have(maven_calls: Path) -> None:
+    """A first run of `make demo` downloads the servers while it compiles."""
+    artifacts.ensure("pulsar")
+    first = CliRunner().invoke(cli, ["sandbox", "fetch", "--cassandra", "4.0"])
+    assert (first.exit_code, first.stdout) == (0, "cassandra-4.0, jolokia, pulsar, spark-avro: downloaded\n")
+    assert first.stderr == ("cassandra-4.0, jolokia, spark-avro: downloading (once, some minutes on a slow network)\n")
+    again = CliRunner().invoke(cli, ["sandbox", "fetch", "--cassandra", "4.0"])
+    assert (again.exit_code, again.stdout, again.stderr) == (0, first.stdout, "")
+    assert maven_calls.read_text() == "call\n" * 4

@@ -78,7 +78,7 @@ test-spark-jobs: compile ## Mirrors, verify, backfill; with PYTEST_ADDOPTS=--ext
 test-multinode: compile ## Two data centres, an upgrade in place, nodes down, repaired, silent, replaced, joining, leaving, faults (some 20 minutes)
 	@$(BIN)/pytest tests/multinode --multinode $(PYTEST_ARGS)
 
-test-faults: compile ## 90 faults by a seed, every kind at least three times, an encrypted log, a rebuilt Pulsar, sinks (some 30 minutes)
+test-faults: compile ## 90 faults by a seed, nearly every kind three times or more, an encrypted log, a rebuilt Pulsar, sinks (some 30 minutes)
 	@$(BIN)/pytest tests/faults --fault-plan -k "not short" -s $(PYTEST_ARGS)
 
 test-spark35: compile spark35 ## The tests on PySpark 3.5 (part of `make test`)
@@ -130,7 +130,7 @@ bench-commitlog: compile ## The commit log as a DataFrame beside Cassandra's own
 
 FUZZ_ARGS ?= --inputs 500000
 
-fuzz: compile ## Eleven million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
+fuzz: compile ## Twelve million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
 audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; needs a network)

@@ -14,6 +14,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from cdc.commands.agent_options import config_option
 from change_agent.configuration.config import AgentConfig
 from change_agent.parking.parked import ParkedMutation, read_parked
 from change_agent.publishing.held_events import TooLargeEvent, read_too_large
@@ -29,10 +30,10 @@ _WIDE: Final = 110
 
 
 @click.command(name="parked")
-@click.option("--config", "config", type=click.Path(path_type=Path), help="The agent's YAML file.")
+@config_option
 @click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, with the bytes in hex.")
-def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None:
+def parked(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
     """List the mutations and events that wait on an agent's disk.
 
     These are mutations that it could not decode, and retries when the schema changes; and events that are larger than the
@@ -42,11 +43,8 @@ def parked(config: Path | None, working_dir: Path | None, as_json: bool) -> None
     \b
     cdc parked --config agent.yaml
     """
-    if (config is None) == (working_dir is None):
-        raise ConfigError.of("--config", "give either --config agent.yaml or --working-dir DIR")
-    if config is not None:
-        working_dir = AgentConfig.load(config).cdc_working_dir
-    assert working_dir is not None
+    if working_dir is None:
+        working_dir = AgentConfig.working_dir_of(path)
     if not working_dir.is_dir():
         raise ConfigError.of("--working-dir", f"{working_dir} is no folder; give the agent's cdcWorkingDir")
     names = _table_names(working_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import pytest
 
 from cdc.main import cli
 from change_agent.configuration.config import option_names
+from change_agent.reporting.http_endpoint import HttpEndpoint
 
 _ROOT = Path(__file__).parent.parent.parent
 _UNIT = _ROOT / "deploy" / "cassandra-cdc-agent.service"
@@ -84,7 +86,9 @@ def test_what_a_unit_needs_is_installed_by_the_documented_steps(unit: Path) -> N
     assert group in groups
     assert f"\ncp {unit.name} /etc/systemd/system/\n" in install
     for configuration in re.findall(r"--config (\S+)", text):
-        assert f"Write `{configuration}`" in install
+        name = Path(configuration).name
+        command = rf"^install -o root -g {group or user} -m 0640 {name} {configuration}$"
+        assert re.search(command, install, re.MULTILINE), command
 
 
 def test_the_steps_prepare_the_folders_that_the_unit_names() -> None:
@@ -182,8 +186,34 @@ def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> Non
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (_ROOT / source).exists(), source
-    settings = "".join(line for line in text.splitlines() if not line.startswith("#"))
+    without_check = re.sub(r"^HEALTHCHECK (?:.*\\\n)*.*\n", "", text, flags=re.MULTILINE)
+    settings = "".join(line for line in without_check.splitlines() if not line.startswith("#"))
     assert set(re.findall(r"\bCDC_\w+", text)) <= set(option_names().values())
     assert ("CDC_HTTP_ADDRESS" in settings, "EXPOSE" in settings) == (False, False), "the image listens on loopback"
     assert 'ENTRYPOINT ["cdc", "agent"]' in text
     assert cli.get_command(click.Context(cli), "agent") is not None
+
+
+@pytest.mark.parametrize(
+    "image", [_IMAGE, _ROOT / "deploy" / "images" / "agent.Containerfile"], ids=lambda path: path.name
+)
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "127.1.2.3"])
+def test_the_health_check_of_an_image_asks_where_the_agent_answers(image: Path, address: str) -> None:
+    """The command of the image, beside the page of an agent with the same variables."""
+    text = image.read_text(encoding="utf-8").replace("\\\n", "")
+    (command,) = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)
+    _, *arguments = json.loads(command)
+    is_well = [False]
+    page = HttpEndpoint(address, 0, {"/healthz": lambda: (is_well[0], b"", "text/plain")})
+    page.start()
+    environment = {**os.environ, "CDC_HTTP_ADDRESS": address, "CDC_HTTP_PORT": page.address.rpartition(":")[2]}
+
+    def exit_code() -> int:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False).returncode
+
+    unhealthy = exit_code()
+    is_well[0] = True
+    healthy = exit_code()
+    page.stop()
+    assert (unhealthy, healthy) == (1, 0)

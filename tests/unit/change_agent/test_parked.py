@@ -209,6 +209,21 @@ def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
     parked.close()
 
 
+@pytest.mark.parametrize("given", ["--config", "CDC_CONFIG", "CDC_WORKING_DIR"])
+def test_cdc_parked_finds_the_folder_as_the_agent_does(given: str, tmp_path: Path) -> None:
+    """By the file, by its variable, or by the option's own variable."""
+    parked = ParkedMutations(tmp_path, lambda: None)
+    parked.park(_mutation(10))
+    parked.save()
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcWorkingDir: {tmp_path}\n")
+    environment = {"CDC_CONFIG": {"CDC_CONFIG": str(config)}, "CDC_WORKING_DIR": {"CDC_WORKING_DIR": str(tmp_path)}}
+    command = ["parked", "--json", *(["--config", str(config)] if given == "--config" else [])]
+    result = CliRunner(env=environment.get(given, {})).invoke(cli, command)
+    parked.close()
+    assert (result.exit_code, len(result.output.splitlines())) == (0, 1), result.output
+
+
 def test_cdc_parked_prints_objects_for_programs(tmp_path: Path) -> None:
     """One a line, with the bytes."""
     parked = ParkedMutations(tmp_path, lambda: None)

@@ -132,6 +132,7 @@ class KeyedProducer:
         self._batch = _Batch()
         self._pending: deque[_Batch] = deque()
         self.sent = 0
+        self.last_number = -1
         self.last_number = self._patiently(self._connect)
         """The highest number that the broker took before; -1 if there is none, or without de-duplication."""
 
@@ -195,6 +196,10 @@ class KeyedProducer:
         The broker may have taken a batch that it has not stored yet, and may fail to store it. So each batch waits for
         a receipt. For a stored batch, the broker sends the receipt at once. For a batch that is on its way to the
         bookies, it sends an error that is worth a retry.
+
+        The highest number may be that of a record that the bookies did not store in the end (`getLastPublishedSequenceId`
+        in MessageDeduplication). Then the broker answers the next connect with a lower number. Records between both were
+        skipped and are not stored, so this raises PublishError: the next run sends them.
         """
         connection = connection_of_topic(self._options, self._topic)
         try:
@@ -203,6 +208,12 @@ class KeyedProducer:
                 (8, 0), (9, 1), (10, _EXCLUSIVE), request_field=3,
             )  # fmt: skip
             stored = first_int(answer, 3, -1)
+            if stored < self.last_number:
+                raise PublishError(
+                    self._topic,
+                    f"the broker had taken records up to number {self.last_number}, and has lost those after {stored}; run again:"
+                    " the next run sends them",
+                )
             self._schema_version = first_bytes(answer, 4)
             self._connection = connection
             for batch in self._pending:

@@ -432,6 +432,24 @@ def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
     assert found == list(range(_MANY_RECORDS))
 
 
+def test_records_that_the_broker_lost_after_it_had_counted_them_end_the_run(data_topic: MakeTopic) -> None:
+    """A producer skips what the broker has counted. When it connects again, the broker may know fewer records."""
+    topic = data_topic(*PLAIN)
+    options = BridgeOptions.from_mapping(topic.options)
+    with PublishAdmin(options) as admin:
+        assert admin.deduplicate(topic.name, [topic.name]) is None
+    schema = KeyValueSchema.of(*map(cast_schema, PLAIN))
+    with KeyedProducer(options, topic.name, "job-0", schema) as producer:
+        producer.send(KeyedRecord(9, b"k", b"v", None, {}))
+    producer = KeyedProducer(options, topic.name, "job-0", schema)
+    assert producer.last_number == 9
+    producer.last_number = 20  # as if ten more were on their way to the bookies
+    producer.send(KeyedRecord(21, b"k", b"v", None, {}))
+    producer._drop()
+    with pytest.raises(PublishError, match="up to number 20, and has lost those after 9; run again"):
+        producer.flush()
+
+
 @contextmanager
 def cut_once(proxy: Proxy) -> Iterator[None]:
     """Cut the next connection that sends anything, and none after it."""

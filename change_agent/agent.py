@@ -252,7 +252,8 @@ class ChangeAgent:
             self._node_id,
             lambda: self._writer.stored,
             lambda: self._parked.count == 0 and not holds_events(self._config.cdc_working_dir / "held"),
-            self._adopt if self._stored == StoredPositions() else None,
+            self._adopt,
+            own=self._stored,
         )
 
     def _adopt(self, restored: StoredPositions) -> None:

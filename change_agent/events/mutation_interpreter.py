@@ -219,6 +219,15 @@ class MutationInterpreter:
         if (known := self._until_written(lambda: self._source.forget_places_before(segment_id, position))) is not None:
             self._use(known)
 
+    def begin_behind(self, segment_id: int, position: int) -> None:
+        """Begin behind this position of the log, up to which another agent has read it. Raises StoppedError.
+
+        The changes of the schema before it are not known here, so this waits for the node.
+        """
+        self.note_missing(segment_id, position)
+        self._moments.forget_complete()
+        self._use(self._known(_now_ms()))
+
     def taker(self, segment: str, version: int) -> EntriesTaker | None:
         """A function that takes entries of the current segment with the native core; None without a core.
 

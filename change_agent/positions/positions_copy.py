@@ -1,6 +1,8 @@
 """PositionsCopy: keeps a copy of the stored positions in Pulsar, so that a replaced machine or pod can continue.
 
-Only one agent can have a node's copy, on any machine. A second one waits before it reads anything.
+Only one agent can have a node's copy, on any machine. A second one waits before it reads anything. When it continues,
+the copy is farther than its own positions, which may be of a time when it was the first one. So the farther ones count.
+A copy never skips events, however old it is.
 
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
@@ -47,10 +49,10 @@ class Topic(Protocol):
 
 
 class PositionsCopy(Stage):
-    """Claims the node's copy, restores positions from it if this machine has none, and then copies stored positions.
+    """Claims the node's copy, restores positions from it if it is farther, and then copies stored positions.
 
-    `adopt` is called with the restored positions, on the thread of the copy; None if this machine has positions. When
-    `is_ready` is set, the reader of the log may begin.
+    `own` are the positions that this machine has at its start. `adopt` is called with the restored positions, on the
+    thread of the copy. When `is_ready` is set, the reader of the log may begin.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class PositionsCopy(Stage):
         node_id: Callable[[], str | None],
         latest: Callable[[], StoredPositions],
         is_portable: Callable[[], bool],
-        adopt: Callable[[StoredPositions], None] | None,
+        adopt: Callable[[StoredPositions], None],
+        own: StoredPositions,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         super().__init__("copy of positions")
@@ -68,6 +71,10 @@ class PositionsCopy(Stage):
         self._latest: Final = latest
         self._is_portable: Final = is_portable
         self._adopt: Final = adopt
+        self._own: Final = own
+        self._otherwise: Final = (
+            "everything in cdc_raw is read" if own == StoredPositions() else "this machine's own positions are used"
+        )
         self._topic: Topic | None = None
         self._patience_s: Final = patience_s
         self._copied = StoredPositions()
@@ -96,18 +103,22 @@ class PositionsCopy(Stage):
             self.stopping.wait(_RETRY_S)
 
     def restore(self) -> StoredPositions | None:
-        """Return the positions of the copy; None when there are none that can be used.
+        """Return the positions of the copy; None when there are none that can be used, or this machine's are as far.
 
-        Waits for both servers, or for the stop.
+        Waits for both servers, or for the stop. A machine that has positions waits at most for `patience_s`.
         """
+        began = time.monotonic()
         while not self.stopping.is_set():
             try:
                 payload = self._opened().read() if self._node_id() is not None else b""
             except PublishError as error:
                 self._complain(error)
                 payload = b""
+                if self._own != StoredPositions() and time.monotonic() - began >= self._patience_s:
+                    _log.warning("%s; %s", error, self._otherwise)
+                    return None
             if payload is None:
-                _log.info("there is no copy of this node's positions yet; everything in cdc_raw is read")
+                _log.info("there is no copy of this node's positions yet; %s", self._otherwise)
                 return None
             if payload:
                 return self._parsed(payload)
@@ -118,19 +129,22 @@ class PositionsCopy(Stage):
         try:
             parsed = parse_positions(payload, "the copy of this node's positions")
         except StateFormatError as error:
-            _log.error("%s; everything in cdc_raw is read", error)
+            _log.error("%s; %s", error, self._otherwise)
             return None
         if parsed is None:
-            _log.error("the copy of this node's positions is damaged; everything in cdc_raw is read")
+            _log.error("the copy of this node's positions is damaged; %s", self._otherwise)
             return None
-        _log.info("positions are taken from their copy: %d segments are open", len(parsed[1].segments))
-        return parsed[1]
+        _, copied = parsed
+        if copied.last_place <= self._own.last_place:
+            return None
+        _log.info("positions are taken from their copy: %d segments are open", len(copied.segments))
+        return copied
 
     def run(self) -> None:
         """Claim the copy, restore positions, then copy at an interval, and once more at the end."""
         self.claim()
-        restored = None if self._adopt is None else self.restore()
-        if restored is not None and self._adopt is not None:
+        restored = self.restore()
+        if restored is not None:
             self._adopt(restored)
         if self._topic is None:
             return  # the agent was stopped before it had claimed the copy

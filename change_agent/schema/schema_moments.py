@@ -99,6 +99,10 @@ class SchemaMoments:
         """Note that the segment was read to its end."""
         self._complete = self._complete.adding([segment_id])
 
+    def forget_complete(self) -> None:
+        """Forget which segments were read to their end: another agent has read the log in the meantime."""
+        self._complete = SegmentIds()
+
     def follows(self, segment_id: int) -> bool:
         """True if the segment before this one was read to its end, so that no part of the log is missing in between."""
         return self._first_of_run_before(segment_id) is not None

@@ -41,6 +41,11 @@ class GapDetector:
         """Add segments that must not vanish. Segments that are read a second time are left out: they may vanish."""
         self._missed.update((each, 0) for each in unfinished if not is_read_again(each))
 
+    def adopt(self, unfinished: Iterable[SegmentKey]) -> None:
+        """Know these segments instead of those so far."""
+        self._missed.clear()
+        self.know(unfinished)
+
     def finished(self, segment: SegmentKey) -> None:
         """Note that the segment was read to its end; it may vanish."""
         self._missed.pop(segment, None)

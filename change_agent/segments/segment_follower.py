@@ -98,6 +98,7 @@ class SegmentFollower:
         self._positions: Final = positions
         self._metrics: Final = metrics
         self._stored = stored
+        self._is_taken_over = False
         self._stopping: Final = stopping
         self._gaps: Final = gaps
         self._options: Final = options
@@ -126,11 +127,12 @@ class SegmentFollower:
         self.has_listed = False
 
     def adopt(self, stored: StoredPositions) -> None:
-        """Continue from these positions instead of those of the constructor. To be called before `run`."""
+        """Continue from these positions of another agent. To be called before `run`."""
         self._stored, self._ended = stored, stored.finished
+        self._is_taken_over = True
         self._lost.adopt(stored.lost)
         self._second_readings.adopt(stored.finished)
-        self._detector.know(stored.segments)
+        self._detector.adopt(stored.segments)
 
     def ask_for_set_aside(self, is_set_aside: Callable[[SegmentKey], bool]) -> None:
         """Use this function to ask if the folder for errors holds a missing segment. To be called before `run`."""
@@ -139,6 +141,8 @@ class SegmentFollower:
     def run(self) -> None:
         """Read segments until `stopping` is set."""
         try:
+            if self._is_taken_over:
+                self._interpreter.begin_behind(*self._stored.last_place)
             while not self._stopping.is_set():
                 self._read_all()
                 self._unparker.run()

@@ -199,6 +199,11 @@ class StagedAgent:
     def report(self, gap: Gap) -> None:
         self.gaps.append(gap)
 
+    def adopt(self, restored: StoredPositions) -> None:
+        """Continue from another machine's positions, as the agent does."""
+        assert self._writer.adopt(restored)
+        self.follower.adopt(restored)
+
     def start(self) -> None:
         self._writer.start()
         self._reader.start()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pulsar
 import pytest
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.positions import positions_copy
 from change_agent.positions.copy_topic import CopyTopic
@@ -65,7 +67,8 @@ class _Agent:
             lambda: "node-1",
             lambda: self.stored,
             lambda: self.is_portable,
-            self.adopted.append if is_fresh else None,
+            self.adopted.append,
+            StoredPositions() if is_fresh else self.stored,
             patience_s,
         )
 
@@ -152,10 +155,11 @@ def test_a_fresh_machine_takes_the_copy_or_reads_everything(
 
 def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
     """To guess that there is no copy would repeat everything."""
-    made = _Agent(_Topic(refusals=1_000_000))
+    made = _Agent(_Topic(refusals=1_000_000), is_fresh=True, patience_s=0.0)
     threading.Timer(0.2, made.copy.stopping.set).start()
     assert made.copy.restore() is None
-    again = _Agent(_Topic(format_positions(0, _STORED), refusals=1))
+    assert made.copy.stopping.is_set()
+    again = _Agent(_Topic(format_positions(0, _STORED), refusals=1), is_fresh=True)
     assert again.copy.restore() == _STORED
 
 
@@ -165,16 +169,26 @@ class _Machine:
     def __init__(self, folder: Path, topic: _Topic, patience_s: float = 60.0) -> None:
         folder.mkdir(exist_ok=True)
         self.is_portable = True
+        self.agent = StagedAgent(folder, MemoryTables(GOLDEN.tables()), deletable=self._deletable)
         self.copy = PositionsCopy(
-            lambda _: topic, lambda: "node-1", self._stored, lambda: self.is_portable, None, patience_s
+            lambda _: topic,
+            lambda: "node-1",
+            self._stored,
+            lambda: self.is_portable,
+            self.agent.adopt,
+            self.agent.stored,
+            patience_s,
         )
-        self.agent = StagedAgent(folder, MemoryTables(GOLDEN.tables()), deletable=self.copy.deletable)
 
     def _stored(self) -> StoredPositions:
         return self.agent.stored_now()
 
+    def _deletable(self, finished: SegmentIds) -> Container[SegmentKey]:
+        return self.copy.deletable(finished)
+
     def start(self) -> None:
         self.copy.start()
+        assert self.copy.is_ready.wait(20)
         self.agent.start()
 
     def finish(self, segment_id: int) -> None:
@@ -214,6 +228,77 @@ def test_a_segment_is_deleted_only_when_the_copy_has_it_as_finished(tmp_path: Pa
     assert second.agent.gaps == []
 
 
+def test_a_machine_that_comes_back_goes_on_where_the_other_one_ended(tmp_path: Path) -> None:
+    """Its own positions are of the time before the other one, and have as open what that one has finished."""
+    topic = _Topic()
+    first = _Machine(tmp_path / "first", topic)
+    first.agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "150")
+    first.start()
+    wait_until(lambda: _ID in _copied(topic).segments, "the copy has it as open")
+    first.stop()
+    second = _Machine(tmp_path / "second", topic)
+    second.start()
+    for segment_id in (_ID, _ID + 1):
+        second.finish(segment_id)
+    wait_until(lambda: second.agent.files() == [], "all is deleted")
+    second.stop()
+    for each in first.agent.files():
+        (first.agent.cdc_raw / each).unlink()
+    back = _Machine(tmp_path / "first", topic)
+    back.start()
+    back.finish(_ID + 2)
+    back.stop()
+    assert back.agent.gaps == []
+    assert _ID + 1 in back.agent.stored_now().finished
+
+
+class _Tables(MemoryTables):
+    """Notes up to where changes of the schema are missing."""
+
+    def __init__(self) -> None:
+        super().__init__(GOLDEN.tables())
+        self.missing: list[tuple[int, int]] = []
+
+    def forget_places_before(self, segment_id: int, position: int) -> None:
+        self.missing.append((segment_id, position))
+
+
+def test_an_agent_that_takes_over_asks_the_node_for_the_schema_that_the_other_one_has_seen_change(
+    tmp_path: Path,
+) -> None:
+    """Its own history lacks the changes of that time: with it, a table that got `cdc = true` would be left out."""
+    tables = _Tables()
+    agent = StagedAgent(tmp_path, tables)
+    agent.adopt(StoredPositions(segments={_ID: StoredSegment(position=150)}, finished=SegmentIds.of([_ID - 1])))
+    content = segment_bytes(_ID, [payloads(3), payloads(2)])
+    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    tables.answers = False
+    agent.start()
+    time.sleep(0.3)
+    assert (agent.published, agent.follower.has_listed, tables.missing) == ([], False, [(_ID, 150)])
+    tables.answers = True
+    wait_until(lambda: agent.files() == [], "it is read and deleted")
+    agent.stop()
+
+
+def test_a_machine_keeps_its_own_positions_if_they_are_farther_than_the_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The copy is some seconds old, and is missing or damaged at worst."""
+    old = replace(_STORED, segments={7: StoredSegment(position=99)})
+    for payload in (format_positions(0, old), format_positions(0, _STORED), None, b"00000000\n{}"):
+        made = _Agent(_Topic(payload))
+        made.copy.start()
+        assert made.copy.is_ready.wait(20)
+        made.copy.stop()
+        assert made.adopted == []
+    assert _Agent(_Topic(refusals=1_000_000), patience_s=0.0).copy.restore() is None
+    assert [each.getMessage() for each in caplog.records if "own positions" in each.getMessage()] == [
+        "the copy of this node's positions is damaged; this machine's own positions are used",
+        "positions: not now; this machine's own positions are used",
+    ]
+
+
 def test_finished_segments_do_not_wait_for_the_interval_of_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,9 +326,10 @@ def test_while_no_copy_may_be_made_segments_are_deleted_without_it(tmp_path: Pat
 
 def test_a_broker_that_refuses_the_copy_does_not_fill_cdc_raw(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After a while segments are deleted without a copy; the log has one line for that."""
-    topic = _Topic(refusals=1_000_000)
+    topic = _Topic()
     machine = _Machine(tmp_path, topic, patience_s=0.3)
     machine.start()
+    topic.refusals = 1_000_000
     for segment_id in (_ID, _ID + 1):
         machine.finish(segment_id)
         wait_until(lambda: machine.agent.files() == [], "it is deleted")

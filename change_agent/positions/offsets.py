@@ -22,11 +22,11 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NotRequired, TypedDict
 
-from change_agent.cdc_raw.segment_key import SegmentKey
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.errors import StateFormatError
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.private_files import PRIVATE_FILE, make_private_folder, replace_private, sync_directory
@@ -83,6 +83,15 @@ class StoredPositions:
     def read_in_full(self) -> SegmentIds:
         """Keys of the finished segments that are not lost."""
         return self.finished.removing(key for first, last in self.lost.runs for key in range(first, last + 1))
+
+    @property
+    def of_first_readings(self) -> StoredPositions:
+        """The same without second readings, whose files are in folders of one machine."""
+        return replace(
+            self,
+            segments={key: each for key, each in self.segments.items() if not is_read_again(key)},
+            finished=self.finished.removing(self.finished.read_again()),
+        )
 
     @property
     def last_place(self) -> tuple[int, int]:

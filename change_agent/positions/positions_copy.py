@@ -138,7 +138,8 @@ class PositionsCopy(Stage):
         if copied.last_place <= self._own.last_place:
             return None
         _log.info("positions are taken from their copy: %d segments are open", len(copied.segments))
-        return copied
+        # A segment that waits here for a second reading is read, although the other machine may have read it twice.
+        return copied.of_first_readings
 
     def run(self) -> None:
         """Claim the copy, restore positions, then copy at an interval, and once more at the end."""

@@ -12,7 +12,7 @@ from typing import cast
 import pulsar
 import pytest
 
-from change_agent.cdc_raw.segment_key import SegmentKey
+from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
 from change_agent.errors import PublishError
 from change_agent.positions import positions_copy
 from change_agent.positions.copy_topic import CopyTopic
@@ -297,6 +297,26 @@ def test_a_machine_keeps_its_own_positions_if_they_are_farther_than_the_copy(
         "the copy of this node's positions is damaged; this machine's own positions are used",
         "positions: not now; this machine's own positions are used",
     ]
+
+
+@pytest.mark.parametrize("was_finished", [True, False])
+def test_a_segment_that_waits_for_a_second_reading_is_read_although_another_machine_has_read_it_twice(
+    tmp_path: Path, was_finished: bool
+) -> None:
+    """The file was queued here, before the start; the other machine had a file of its own, and its own place in it."""
+    again = key_of_reading_again(_ID)
+    copied = StoredPositions(
+        segments={} if was_finished else {again: StoredSegment(position=10_000)},
+        finished=SegmentIds.of([_ID, again] if was_finished else [_ID]),
+    )
+    machine = _Machine(tmp_path, _Topic(format_positions(0, copied)))
+    queue = machine.agent.work / "reprocess"
+    queue.mkdir()
+    (queue / f"CommitLog-7-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(3)]))
+    machine.start()
+    wait_until(lambda: not list(queue.iterdir()), "it is deleted")
+    machine.stop()
+    assert len(machine.agent.published) == 3
 
 
 def test_finished_segments_do_not_wait_for_the_interval_of_the_copy(

@@ -71,8 +71,8 @@ class Producers(Protocol):
     def open_clearings(self, topic: str) -> list[EventProducer]:
         """Return one producer for each partition. Blocks until the topic can be used, or raises PublishError."""
 
-    def has_published(self, topic: str) -> bool:
-        """True if this agent has ever opened the topic for events. Raises PublishError."""
+    def may_have_events(self, topic: str) -> bool:
+        """True if any agent has opened the topic for events. Raises PublishError."""
 
 
 class LogState(Protocol):
@@ -288,7 +288,7 @@ class Clearings:
         word = "truncation" if pending.kind is ClearingKind.TRUNCATION else "drop"
         try:
             # No topic is created for a dropped table.
-            is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.has_published(topic)
+            is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.may_have_events(topic)
             if is_wanted:
                 _send(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
         except PublishError as error:

@@ -460,6 +460,19 @@ def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened
     assert lost[0].reason == lost[1].reason
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_topic_that_only_other_agents_have_opened_may_have_events(
+    server: _Server, tmp_path: Path, is_there: bool
+) -> None:
+    """An agent with a new working directory has not opened the topics of tables without new events. No topic is made."""
+    if is_there:
+        server.answers = {("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}), ("GET", _STATS): _stats(1, "sub")}
+    producers = _producers(server, tmp_path, TopicChecks(tmp_path), lambda _: None)
+    assert producers.may_have_events(_TOPIC) is is_there
+    producers.close()
+    assert {method for method, _, _ in server.requests} == {"GET"}
+
+
 @pytest.mark.parametrize("former_is_there", [True, False])
 def test_another_name_of_the_subscription_is_a_loss_only_if_the_former_one_is_gone(
     server: _Server, tmp_path: Path, former_is_there: bool

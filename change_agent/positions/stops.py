@@ -95,6 +95,12 @@ class Stops:
             self._refresh()
             return any(each.gaps for each in self._known().values())
 
+    def gaps(self) -> list[GapRecord]:
+        """The gaps that stops wait for."""
+        with self._lock:
+            self._refresh()
+            return [gap for each in self._known().values() for gap in each.gaps]
+
     def close(self, closings: Iterable[GapRecord]) -> list[str]:
         """Apply the closing records of the gaps topic. Return the tables that continue. Raises OSError."""
         records = [each for each in closings if each.is_closing]

@@ -148,7 +148,9 @@ class GapReporter(Stage):
     """Publishes gaps on a separate thread. `report` may be called by any thread.
 
     A gap that was not published is found again by the next start. While a stop waits until gaps are closed, the thread
-    reads the gaps topic every `check_s` seconds for closing records.
+    reads the gaps topic every `check_s` seconds for closing records. If the topic lacks a gap of a stop, the gap is
+    published again. Otherwise nobody could close it: the topic may have been deleted, or the agent may have ended before
+    it published the gap, and then have found it with another beginning.
     """
 
     def __init__(self, producers: Producers, topic: str, stops: Stops, *, check_s: float = _CHECK_S) -> None:
@@ -190,7 +192,9 @@ class GapReporter(Stage):
 
     def _apply_closings(self) -> None:
         try:
-            tables = self._stops.close(_records(self._producers.read_all(self._topic)))
+            records = list(_records(self._producers.read_all(self._topic)))
+            tables = self._stops.close(records)
+            self._send_missing(records)
         except (PublishError, OSError) as error:
             reason = f"closed gaps cannot be applied: {error}; retrying; cdc agent resume-progress lets their tables continue"
             self._notices.say("closings", reason)
@@ -200,22 +204,33 @@ class GapReporter(Stage):
             names = ", ".join("all tables" if each == EVERY_TABLE else each for each in tables)
             _log.info("%s: the gaps of %s are closed: their progress continues", self._topic, names)
 
+    def _send_missing(self, records: Sequence[GapRecord]) -> None:
+        known = set(records)
+        missing = [each for each in self._stops.gaps() if each not in known]
+        if missing:
+            _log.warning(
+                "%s lacks %d gaps whose tables stand still: they are reported again; was the topic deleted?",
+                self._topic,
+                len(missing),
+            )
+            self._send(missing)
+
     def _is_reported(self, gap: Gap) -> bool:
         try:
-            self._send(gap)
+            self._send(gap.records)
         except PublishError as error:
             self._notices.say("broker", f"a gap cannot be reported yet: {error}")
             return False
         self._notices.clear("broker")
         return True
 
-    def _send(self, gap: Gap) -> None:
+    def _send(self, records: Sequence[GapRecord]) -> None:
         producer = self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)
         try:
-            send_all([(producer, encode_gap(each)) for each in gap.records], self._topic, _ANSWER_TIMEOUT_S)
+            send_all([(producer, encode_gap(each)) for each in records], self._topic, _ANSWER_TIMEOUT_S)
         finally:
             producer.close()
-        _log.info("%s: a gap was reported for %d tables", self._topic, len(gap.records))
+        _log.info("%s: a gap was reported for %d tables", self._topic, len(records))
 
 
 def _records(payloads: Iterable[bytes]) -> Iterator[GapRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from uuid import UUID
@@ -713,3 +714,27 @@ def test_a_table_goes_on_when_its_gap_is_closed(tmp_path: Path, caplog: pytest.L
     wait_until(lambda: set(stops.reasons()) == {"k.u"}, "the table goes on")
     reporter.stop()
     assert "gaps: the gaps of k.t are closed: their progress continues" in caplog.text
+
+
+def test_a_gap_that_the_topic_lacks_is_told_again_so_that_it_can_be_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent ended before it could tell, and then found the gap with a later beginning; or the topic was deleted."""
+    stops = Stops(tmp_path)
+    later = replace(_RECORD, first_position=200)
+    stops.note(EVERY_TABLE, "gone", [_RECORD])
+    stops.note(EVERY_TABLE, "gone", [later])
+    producers = _Producers(refusals=0)
+    producers.stored = [encode_gap(later)]
+    reporter = GapReporter(producers, "gaps", Stops(tmp_path), check_s=0.01)
+    reporter.start()
+    topic, payload = producers.sent.get(timeout=10)
+    producers.stored = [*producers.stored, payload]
+    reads = producers.reads
+    wait_until(lambda: producers.reads > reads + 3, "it was read with both gaps")
+    assert (topic, decode_gap(payload)) == ("gaps", _RECORD)
+    told = caplog.text.count("gaps lacks 1 gaps whose tables stand still: they are reported again")
+    producers.stored += [encode_gap(each.closed(1, "sent")) for each in (_RECORD, later)]
+    wait_until(lambda: not stops.reasons(), "all tables go on")
+    reporter.stop()
+    assert producers.sent.qsize() + 1 == told <= 3

@@ -194,7 +194,7 @@ class ChangeAgent:
                 self._archiving,
             ),
             self.metrics,
-            write_status=self._report.refresh,
+            write_status=self._write_status,
             interval_s=config.positions_interval_ms / 1000,
             deletable=None if self._copy is None else self._copy.deletable,
         )
@@ -289,7 +289,7 @@ class ChangeAgent:
             self._provider,
             limits=self._follower.limits,
             topics=lambda: self._publisher.statuses,
-            progress=lambda: {} if self._progress is None else self._progress.as_status(),
+            progress=self._progress.as_status,
             path=self._config.cdc_working_dir / "status.json",
             service_url=self._config.pulsar_service_url,
             requires_safe_policies=self._config.ready_requires_safe_policies,
@@ -299,9 +299,7 @@ class ChangeAgent:
         config = self._config
         if config.http_port is None:
             return None
-        progress = self._progress
-        ages = dict if progress is None else progress.ages_s
-        page = MetricsPage(self.metrics, lambda: self._publisher.statuses, ages)
+        page = MetricsPage(self.metrics, lambda: self._publisher.statuses, self._progress.ages_s)
         return HttpEndpoint(
             config.http_address,
             config.http_port,
@@ -330,10 +328,8 @@ class ChangeAgent:
             " then cdc agent resume-progress"
         )
         self._stops.note(table, reason, [record])
-        if self._progress is not None:
-            # Before the report: after it, a restarted agent no longer finds the loss and would keep the old
-            # checkpoints.
-            self._progress.forget(*table.split(".", 1))
+        # Before the report: after it, a restarted agent no longer finds the loss and would keep the old checkpoints.
+        self._progress.forget(*table.split(".", 1))
         self.metrics.topics_lost += 1
         _log.error("%s", lost_topic_message(lost.topic, record))
         self._gaps.report(Gap(records=[record], on_reported=lost.on_reported))
@@ -376,17 +372,15 @@ class ChangeAgent:
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
-        if self._progress is not None:
-            note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
+        note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
         if self._guard.ran_without_cdc and (disabled := self._present_tables()):
             # Each observation makes one stop: an operator may end that stop soon after the node's restart.
             self._guard.ran_without_cdc = False
             note_disabled(disabled, self._stops)
         return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
 
-    def _make_progress(self) -> ProgressReporter | None:
-        if self._moments is None:
-            return None
+    def _make_progress(self) -> ProgressReporter:
+        """The reporter. Without progress it is not started, but it knows what an earlier run of the agent reported."""
         topic = progress_topic(self._config.topic_prefix)
         reporter = ProgressReporter(
             self._config.cdc_working_dir,
@@ -395,8 +389,15 @@ class ChangeAgent:
             self._publisher,
             self._config.progress_interval_ms / 1000,
         )
-        self._publisher.on_moment(reporter.note)
+        if self._moments is not None:
+            self._publisher.on_moment(reporter.note)
         return reporter
+
+    def _write_status(self) -> None:
+        if self._moments is None:
+            # A later run may publish the progress again, and must know which changes this run leaves out.
+            self._table_stops()
+        self._report.refresh()
 
     def _progress_state(self) -> ProgressState | None:
         known, moments = self._provider.known, self._moments
@@ -471,7 +472,8 @@ class ChangeAgent:
         self._begin(self._provider)
         if self._archiving is not None:
             ending.callback(self._archiving.close)
-        self._begin(self._copy, self._writer, self._gaps, self._progress, self._publisher)
+        progress = None if self._moments is None else self._progress
+        self._begin(self._copy, self._writer, self._gaps, progress, self._publisher)
         ending.callback(self._drain)
         ending.callback(self._watcher.close)
         self._begin(self._reader, self._guard, self._rotation)

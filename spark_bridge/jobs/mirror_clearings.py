@@ -2,13 +2,16 @@
 
 A mirror applies a truncation when it has read all records before it: in each partition of the data topic, those up to
 the position that the connector has noted. Records behind these positions are not affected.
+
+Where Pulsar had deleted all records of a partition before the truncation, the connector notes no position. But the
+mirror may have read these records.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from spark_bridge.jobs.mirror_state import Applied
@@ -33,9 +36,16 @@ class PendingClearings:
 
     @classmethod
     def of(cls, clearings: Sequence[TableClearing], applied: Applied, options: BridgeOptions) -> Self:
-        """The pending ones of all `clearings`, for a mirror with this progress."""
+        """The pending ones of all `clearings`, for a mirror with this progress.
+
+        Raises PulsarUnreachableError, TopicError.
+        """
         done = set(applied.cleared)
         pending = [each for each in clearings if each.name not in done]
+        if applied.positions and any(None in each.positions for each in pending):
+            with PulsarAdmin(options, patience_s=options.operation_timeout_seconds) as admin:
+                names = admin.topic_partitions()
+                pending = [_with_read(each, names, applied, admin) for each in pending]
         return cls(clearings=pending, known=frozenset(each.name for each in clearings), options=options)
 
     def still_known(self, applied: Applied) -> tuple[str, ...]:
@@ -57,6 +67,21 @@ class PendingClearings:
         with PulsarAdmin(self.options, patience_s=self.options.operation_timeout_seconds) as admin:
             names = admin.topic_partitions()
             return [each for each in left if _is_reached(each, names, applied, admin)]
+
+
+def _with_read(clearing: TableClearing, names: Sequence[str], applied: Applied, admin: PulsarAdmin) -> TableClearing:
+    """The clearing, with a position also for partitions whose records Pulsar had deleted before it.
+
+    That is the position up to which the mirror has read. It is before all messages that Pulsar has now, because all of
+    them were published after the clearing.
+    """
+    positions = list(clearing.positions)
+    for number, (name, last) in enumerate(zip(names, positions, strict=False)):
+        if last is None and name in applied.positions:
+            ledger, entry, _ = applied.positions[name]
+            ledgers = admin.ledgers(name)
+            positions[number] = min((ledger, entry), (ledgers[0].ledger, -1)) if ledgers else (ledger, entry)
+    return replace(clearing, positions=tuple(positions))
 
 
 def _is_reached(clearing: TableClearing, names: Sequence[str], applied: Applied, admin: PulsarAdmin) -> bool:

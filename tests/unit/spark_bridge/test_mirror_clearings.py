@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from spark_bridge.jobs.mirror_clearings import PendingClearings
 from spark_bridge.jobs.mirror_state import Applied
+from spark_bridge.rows.cleared import clears
 from spark_bridge.topics import admin
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.table_clearing import TableClearing
@@ -60,6 +62,30 @@ def test_a_truncation_is_reached_when_nothing_before_it_is_unread(
     applied = Applied(epoch=1, table_id="a", table_generation=1, positions={} if read is None else {TOPIC: read})
     pending = PendingClearings.of([CLEARING], applied, options(server))
     assert pending.reached(applied) == ([CLEARING] if is_reached else [])
+
+
+@pytest.mark.parametrize(
+    ("server", "read", "cleared", "kept"),
+    [
+        ([NO_PARTITIONS, ledgers((9, 0)), NO_PARTITIONS], (7, 3, -1), [(7, 3, -1)], [(9, 0, -1)]),
+        ([NO_PARTITIONS, ledgers((9, 2), (12, 1)), NO_PARTITIONS], (9, 1, -1), [(7, 3, -1)], [(9, 0, -1), (9, 1, -1)]),
+    ],
+    ids=["nothing was published since", "what was published since is read already"],
+    indirect=["server"],
+)
+def test_records_that_pulsar_had_deleted_before_a_truncation_are_removed_from_the_mirror_that_read_them(
+    server: AnsweringServer,
+    read: tuple[int, int, int],
+    cleared: Sequence[tuple[int, int, int]],
+    kept: Sequence[tuple[int, int, int]],
+) -> None:
+    """The connector found no message in the partition, so its record has no position there."""
+    told = replace(CLEARING, positions=(None,), time_ms=5)
+    applied = Applied(epoch=1, table_id="a", table_generation=1, positions={TOPIC: read})
+    (found,) = PendingClearings.of([told], applied, options(server)).reached(applied)
+    assert found.name == told.name
+    assert all(clears(found, -1, each, 4_999) for each in cleared)
+    assert not any(clears(found, -1, each, 4_999) for each in kept)
 
 
 @pytest.mark.parametrize("server", [[NO_PARTITIONS]], indirect=True)

@@ -15,6 +15,7 @@ from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
 from schemas.hidden_columns import HiddenColumns, Hiding
 from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.row_record import events_key_schema, schema_text
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
 from source_connector.encoding.published_table import published_table
@@ -78,6 +79,7 @@ class Projection:
         self._clear_key: Callable[[RawValues], bytes] | None = None
         """Created when it is needed."""
         self.key_schema: Final = self._encoder.key_schema
+        self._event_key_schema: Final = schema_text(events_key_schema(table))
         self.value_schema: Final = self._encoder.value_schema
         self.deleted: Final = self._encoder.deleted
         """The value of a row that does not exist."""
@@ -155,11 +157,21 @@ class Projection:
         """The key in the data topic's format. Raises RowConversionError."""
         return self._converted(key_values, lambda: self._encoder.key(self._shown_key(key_values)))
 
-    def event_key(self, event: MutationEvent) -> bytes:
-        """The data topic's key for the row or partition of an event. Raises RowConversionError."""
-        if self._encoded_as_events:
+    def event_key(self, event: MutationEvent, key_schema: str) -> bytes:
+        """The data topic's key for the row or partition of an event. Raises RowConversionError.
+
+        `key_schema` is the schema of the event's own key.
+        """
+        if self._encoded_as_events and self.has_keys_of(key_schema):
             return event.key
         return self.record_key(self.row_key_values(event.partition_key, event.clustering))
+
+    def has_keys_of(self, key_schema: str) -> bool:
+        """False if keys of this schema may have other bytes: a user type in the key got a field before or since.
+
+        An empty text is not known to differ.
+        """
+        return key_schema in (self._event_key_schema, self.key_schema, "")
 
     def record_value(self, selection: Selection, row: RawValues, key_values: RawValues) -> bytes:
         """The data topic's value, from a row of the selection and its key. Raises RowConversionError."""

@@ -84,6 +84,11 @@ class EventsMessage:
         """All columns that the events name, before they are taken."""
         return frozenset[str]().union(*{pending.event.columns for pending in self.pending})
 
+    @property
+    def key_schema(self) -> str:
+        """The schema with which the keys of the events were written."""
+        return self.header[2]
+
     def take_events(self) -> list[PendingEvent]:
         """Take the events. They can be taken only once, and the message no longer holds them."""
         events, self.pending = self.pending, []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from runtime.notices import Notices
-from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationKind
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationKind
 from source_connector.encoding.projection import Projection
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import PendingEvent
@@ -54,7 +54,7 @@ class ExpirySchedule:
                 f"{message.topic}: expiries of rows whose events a DataStax agent wrote are not published: its topics take no others",
             )
             return
-        due = _due_row(pending.event, clustering, expiry, projection)
+        due = _due_row(pending, clustering, expiry, projection)
         if due_rows.is_known(message.table_id_bytes, due) and not _has_come(task, due):
             return
         task.unstored += 1
@@ -77,10 +77,11 @@ def _has_come(task: Task, due: DueRow) -> bool:
 
 
 def _due_row(
-    event: MutationEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry, projection: Projection
+    pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry, projection: Projection
 ) -> DueRow:
+    event = pending.event
     key, kind = event.key, event.kind
-    if kind in OF_MANY_ROWS:
+    if kind in OF_MANY_ROWS or not projection.has_keys_of(pending.message.key_schema):
         key = projection.event_key_of(projection.row_key_values(event.partition_key, clustering))
     return DueRow(
         is_static=kind is MutationKind.STATIC_ROW,

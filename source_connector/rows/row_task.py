@@ -108,7 +108,7 @@ class RowTask(Task):
             expiries = add_expiry(properties, self._projection, self._selection, row, events)
         record = SourceRecord(
             self._schema_id,
-            self._projection.event_key(self.work.newest.event),
+            self._projection.event_key(self.work.newest.event, self.work.newest.message.key_schema),
             self._projection.deleted if row is None else self._value(row),
             properties,
             event_time_ms(properties),

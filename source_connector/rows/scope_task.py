@@ -91,7 +91,7 @@ class ScopeTask(Task):
             level=ReadLevel.HIGHER,
             node=self._pending.message.node_id,
         )
-        key = self._projection.event_key(event)
+        key = self._projection.event_key(event, self._pending.message.key_schema)
         self._publish(key, self._projection.deleted, marker_properties(self._projection, self._pending))
 
     def on_rows(self, rows: Rows) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.notices import Notices
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, encode_events
+from source_connector.encoding.projection import Projection
 from source_connector.events.due_rows import DueRow, DueRows, encode_due_rows
+from source_connector.events.events_message import EventsMessage
 from source_connector.events.expiry_topics import ExpiryTopics, _Packed, _Place
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
-from tests.unit.source_connector.events import due_row, event_of
+from source_connector.metrics import Metrics
+from source_connector.rows.expiry_schedule import ExpirySchedule
+from source_connector.rows.row_expiry import NextExpiry
+from tests.unit.source_connector.events import a_task, due_row, event, event_of, int32, table
 
 _ROWS = st.builds(
     DueRow,
@@ -58,6 +65,18 @@ def test_keys_that_came_while_nothing_was_taken_leave_in_messages_that_a_broker_
         assert len(parts[-1].rows) <= most
         assert max(len(encode_due_rows(_message(()), part.rows)) for part in parts) <= 256 * 1024
         assert {(part.place, part.failures) for part in parts} == {(place, 3)}
+
+
+def test_a_row_waits_under_the_key_of_todays_definition() -> None:
+    """A user type in the key may have got a field since the event: the message of the expiry has one schema for its keys."""
+    keeper, projection = _keeper(9), Projection(table(clustering_key=("c",)))
+    schedule = ExpirySchedule(
+        keeper, "expiry", Metrics(), Notices(logging.getLogger(__name__)), lambda task, proven: None
+    )
+    (written,) = EventsMessage(identity=b"", message_id=None, content=_message((event(1, 2),))).take_events()
+    schedule.store(a_task(), written, written.event.clustering, NextExpiry(7, ("v",), bytes(16)), projection)
+    ((_, _, _, row),) = keeper.due_rows.take()
+    assert row.key == projection.event_key_of((int32(1), int32(2))) != written.event.key
 
 
 def test_some_messages_are_asked_for_out_of_order() -> None:

@@ -4,15 +4,17 @@ real Cassandra."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import CqlType, parse_cql_type
+from schemas.cql_type import CqlType, NativeType, UserType, parse_cql_type
 from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
 from schemas.mutation_event import MutationEvent, MutationKind
+from schemas.row_record import events_key_schema, record_writer, schema_text
 from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
@@ -261,11 +263,41 @@ def test_hidden_columns_are_read_as_before() -> None:
 def test_the_key_of_an_event_is_not_passed_on_where_its_columns_are_hidden() -> None:
     """The key in the event is not hidden."""
     event = _event()
-    assert Projection(_table()).event_key(event) is event.key
-    assert _hiding(hash="ks.T.v").event_key(event) is event.key
+    schema = schema_text(events_key_schema(_table()))
+    assert Projection(_table()).event_key(event, schema) is event.key
+    assert _hiding(hash="ks.T.v").event_key(event, schema) is event.key
     assert Projection(_table()).event_key_of((ONE, TWO)) == event.key
     assert _hiding(hash="ks.T.pk").event_key_of((ONE, TWO)) == event.key
-    assert _hiding(hash="ks.T.pk").event_key(event) == b"\x80\x01" + _HASH_OF_ONE.encode() + b"\x02\x04"
+    assert _hiding(hash="ks.T.pk").event_key(event, schema) == b"\x80\x01" + _HASH_OF_ONE.encode() + b"\x02\x04"
+
+
+def _with_a_key_of(*fields: str) -> TableMetadata:
+    """A table whose first clustering column has a user type with these fields of type int."""
+    of_type = UserType("ks", "u", fields, tuple(NativeType("int") for _ in fields), frozen=True)
+    number = parse_cql_type("int", {})
+    key = ColumnMetadata(name="pk", kind=ColumnKind.PARTITION_KEY, type=number, position=0)
+    first = ColumnMetadata(name="u", kind=ColumnKind.CLUSTERING, type=of_type, position=0)
+    second = ColumnMetadata(name="c", kind=ColumnKind.CLUSTERING, type=number, position=1)
+    return replace(_table(static=False), partition_key=(key,), clustering_key=(first, second))
+
+
+def test_a_key_that_was_written_before_its_type_got_a_field_has_the_fields_of_today() -> None:
+    """Without the new field, a reader would take the bytes of the next key column for it."""
+    before, now = _with_a_key_of("a"), _with_a_key_of("a", "b")
+    clustering = (b"\0\0\0\4" + ONE, TWO)
+    event = _event()._replace(key=Projection(before).record_key((ONE, *clustering)), clustering=clustering)
+    written = schema_text(events_key_schema(before))
+    assert Projection(before).event_key(event, written) is event.key
+    wanted = record_writer(events_key_schema(now))({"pk": 1, "u": {"a": 1, "b": None}, "c": 2})
+    assert Projection(now).event_key(event, written) == wanted
+
+
+def test_a_key_that_was_written_after_its_type_got_a_field_waits_for_the_definition_of_today() -> None:
+    before, now = _with_a_key_of("a"), _with_a_key_of("a", "b")
+    clustering = (b"\0\0\0\4" + ONE + b"\0\0\0\4" + TWO, TWO)
+    event = _event()._replace(key=Projection(now).record_key((ONE, *clustering)), clustering=clustering)
+    with pytest.raises(RowConversionError, match="8 bytes are after the 1 fields that are known"):
+        Projection(before).event_key(event, schema_text(events_key_schema(now)))
 
 
 def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:

@@ -5,6 +5,7 @@ This module and those that it serves (`row_fetcher`, `table_schema`) are the hom
 
 from __future__ import annotations
 
+import logging
 import ssl
 import struct
 import time
@@ -40,6 +41,8 @@ from source_connector.rows.timeouts import Timeout, Timeouts
 
 __all__ = ["CassandraClient", "CassandraOptions", "RawPage", "RowRead", "reason_of"]
 
+_log = logging.getLogger(__name__)
+
 # Version 4 is spoken by every Cassandra from 2.2 on. Version 5 would cost a checksum per frame in Python, and its
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
 _PROTOCOL_VERSION: Final = 4
@@ -51,6 +54,9 @@ _SIZE: Final = struct.Struct(">i")
 _SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source ask for the schema's version; one answer serves them all.
 _VERSION_FOR_S: Final = 1.0
+# After so long without any answer, the nodes may all have other addresses: the driver keeps those that it found at the
+# start, and never resolves the names again.
+_CONNECT_AGAIN_S: Final = 30.0
 # The driver converts some errors of a server into its own exceptions. It raises the others as protocol messages.
 _FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 
@@ -162,10 +168,22 @@ class CassandraClient:
         self._session: Session | None = None
         self._version: tuple[float, UUID] | None = None
         self._silent = SilentNodes()
+        self._reached_at = 0.0
+        """When Cassandra last answered a query of `system_rows`, or the last attempt to connect again was made."""
         self.clock: Final = ClusterClock()
 
     def connect(self) -> None:
         """Try once to connect. Raises FetchError if no node answers, DeploymentError if another attempt cannot help."""
+        self._cluster, self._session = self._connected()
+        self._reached_at = time.monotonic()
+        try:
+            self._read_local()
+        except FetchError:
+            self._cluster.shutdown()
+            raise
+
+    def _connected(self) -> tuple[Cluster, Session]:
+        """A new session. Raises as `connect`."""
         try:
             cluster = self._new_cluster()
         except (DriverException, OSError, ValueError, KeyError) as error:
@@ -183,12 +201,23 @@ class CassandraClient:
             raise self._connect_error(error) from error
         session.client_protocol_handler = _RawProtocolHandler
         session.use_client_timestamp = False
-        self._cluster, self._session = cluster, session
+        return cluster, session
+
+    def _connect_again(self, error: NoHostAvailable) -> None:
+        """Connect by the names of the nodes again if no node has answered for a while. Nothing changes if that fails."""
+        now = time.monotonic()
+        is_answer = any(isinstance(each, ErrorMessage) for each in node_errors(error, NoHostAvailable))
+        before = self._cluster
+        if before is None or is_answer or now - self._reached_at < _CONNECT_AGAIN_S:
+            return
+        self._reached_at = now
         try:
-            self._read_local()
-        except FetchError:
-            cluster.shutdown()
-            raise
+            self._cluster, self._session = self._connected()
+        except (FetchError, DeploymentError) as again:
+            _log.debug("Cassandra is not reached: %s", again)
+            return
+        _log.info("Cassandra did not answer for %.0f s; the connector has connected to it again", _CONNECT_AGAIN_S)
+        before.shutdown()
 
     def close(self) -> None:
         """Close all connections."""
@@ -198,10 +227,13 @@ class CassandraClient:
     def system_rows(self, select: str, values: Sequence[object] = ()) -> list[Mapping[str, Any]]:
         """Rows of a SELECT from a system keyspace, decoded, by column name. Raises FetchError."""
         try:
-            result = self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE)
-            return list(result)
+            rows = list(self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE))
         except _FAILURES as error:
+            if isinstance(error, NoHostAvailable):
+                self._connect_again(error)
             raise FetchError("system_schema", reason_of(error)) from error
+        self._reached_at = time.monotonic()
+        return rows
 
     def schema_version(self, asked_after: float | None = None) -> UUID:
         """A value that changes with every change of the cluster's schema, at most a second old. Raises FetchError.

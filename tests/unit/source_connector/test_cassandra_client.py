@@ -16,9 +16,11 @@ from uuid import UUID
 
 import pytest
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import Cluster
+from cassandra.cluster import Cluster, NoHostAvailable
+from cassandra.connection import ConnectionException
 from cassandra.cqltypes import Int32Type
 from cassandra.protocol import ServerError, SyntaxException
+from cassandra.util import uuid_from_time
 
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
@@ -205,3 +207,74 @@ def test_the_schemas_version_is_asked_for_anew_unless_the_known_one_is_as_new_as
     assert asking.schema_version(10.5).int == 1
     now[0] = 11.6
     assert asking.schema_version().int == 2
+
+
+class _Line:
+    """A cluster and its session. Without an answer, its nodes have other addresses by now."""
+
+    def __init__(self, answer: Exception | None = None) -> None:
+        self._answer = answer
+        self.is_closed = False
+
+    def execute(self, select: str, values: object, execution_profile: str) -> list[dict[str, object]]:
+        if self._answer is not None:
+            raise self._answer
+        return [{"schema_version": UUID(int=7), "now": uuid_from_time(0.0)}]
+
+    def shutdown(self) -> None:
+        self.is_closed = True
+
+
+def test_nodes_that_all_came_back_under_other_addresses_are_reached_by_their_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As pods do after a stop of the whole cluster: the driver never asks for the addresses of its hosts again."""
+    now, later = [100.0], [_Line(), _Line()]
+    monkeypatch.setattr("source_connector.rows.cassandra_client.time.monotonic", lambda: now[0])
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    monkeypatch.setattr(asking, "_connected", lambda: (later[0], later[0]))
+    asking.connect()
+    gone = _Line(NoHostAvailable("none", {"10.0.0.1": ConnectionException("refused")}))
+    monkeypatch.setattr(asking, "_cluster", gone)
+    monkeypatch.setattr(asking, "_session", gone)
+    for now[0] in (110.0, 129.0):
+        with pytest.raises(FetchError, match="refused"):
+            asking.schema_version()
+        assert not gone.is_closed
+    now[0] = 131.0
+    with pytest.raises(FetchError, match="refused"):
+        asking.schema_version()
+    assert gone.is_closed
+    assert asking.schema_version() == UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (NoHostAvailable("none", {"10.0.0.1": ServerError(0, "no memory", None)}), None),
+        (NoHostAvailable("none", {}), DeploymentError("auth.username, auth.password: refused")),
+        (NoHostAvailable("none", {}), FetchError("Cassandra at somewhere port 9042", "away")),
+    ],
+    ids=["they answer", "they refuse a new connection", "they are down"],
+)
+def test_the_known_session_stays_if_a_new_one_would_not_help(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, again: Exception | None
+) -> None:
+    """Of nodes that are down, the driver finds out when they are back."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.rows.cassandra_client.time.monotonic", lambda: now[0])
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    known = _Line(error)
+    monkeypatch.setattr(asking, "_cluster", known)
+    monkeypatch.setattr(asking, "_session", known)
+
+    def connected() -> tuple[_Line, _Line]:
+        assert again is not None
+        raise again
+
+    monkeypatch.setattr(asking, "_connected", connected)
+    for now[0] in (100.0, 105.0, 140.0):
+        with pytest.raises(FetchError, match="cannot read system_schema"):
+            asking.schema_version()
+    assert not known.is_closed
+    assert asking._session is known

@@ -7,6 +7,7 @@ may have given others access to it.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
@@ -25,10 +26,12 @@ _FLAGS: Final = {
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents. Raises OSError."""
-    for each in reversed(folder.parents):
-        if not each.exists():
-            each.mkdir(_PRIVATE_FOLDER, exist_ok=True)
+    """Make a folder and its missing parents. Their names survive a power loss when this returns. Raises OSError."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(made):
+        each.mkdir(_PRIVATE_FOLDER, exist_ok=True)
+        with suppress(PermissionError):  # a folder in which this user may create names, but not read them
+            sync_directory(each.parent)
     folder.mkdir(_PRIVATE_FOLDER, exist_ok=True)
 
 

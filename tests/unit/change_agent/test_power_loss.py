@@ -1,0 +1,86 @@
+"""What the agent calls durable survives a loss of power, in folders that it has just made, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.archive.segment_archive import SegmentArchive, fetch_segment
+from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
+from change_agent.positions.segment_ids import SegmentIds
+from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
+from schemas.mutation_event import MutationEvents, encode_events
+from tests.agent.power_loss import PowerLoss
+
+_NODE = "00000000-0000-0000-0000-000000000001"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """The folder that loses its power."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    return folder
+
+
+def _message(segment_id: int) -> bytes:
+    return encode_events(
+        MutationEvents(
+            node_id=UUID(int=1),
+            segment_id=segment_id,
+            keyspace="ks",
+            table="t",
+            table_id=UUID(int=2),
+            key_schema="",
+            events=(),
+        )
+    )
+
+
+def test_stored_positions_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are deleted by these positions: earlier ones would report a gap."""
+    power = PowerLoss(disk, monkeypatch)
+    store = OffsetStore(disk / "work")
+    store.load()
+    for number in (1, 2, 3):
+        positions = StoredPositions(segments={7: StoredSegment(position=number)}, finished=SegmentIds.of([number]))
+        store.store(positions)
+        again = OffsetStore(power.left_in(tmp_path / f"left{number}") / "work")
+        assert again.load() == positions
+        again.close()
+    store.close()
+
+
+@pytest.mark.parametrize("folder", ["held", f"held/{TOO_LARGE}"])
+def test_held_events_survive(tmp_path: Path, disk: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are acknowledged as soon as they are appended, so nothing reads them from the log again."""
+    power = PowerLoss(disk, monkeypatch)
+    held = HeldEvents(disk / folder / "ks.t.events")
+    for number in (1, 2):
+        held.append([_message(number)])
+        left = HeldEvents(power.left_in(tmp_path / f"left{number}") / folder / "ks.t.events")
+        assert [each.segment_id for each, _ in left.read_all()] == list(range(1, number + 1))
+
+
+def test_an_archived_segment_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment in cdc_raw is deleted right after."""
+    log = tmp_path / "CommitLog-7-5.log"
+    log.write_bytes(b"entries")
+    power = PowerLoss(disk, monkeypatch)
+    SegmentArchive(str(disk / "archive"), "none").store(log, _NODE)
+    left = power.left_in(tmp_path / "left")
+    fetched = fetch_segment(str(left / "archive" / _NODE / log.name), tmp_path / "left")
+    assert fetched.read_bytes() == b"entries"
+
+
+def test_a_segment_that_is_set_aside_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old name may be gone with the rename."""
+    log = disk / "CommitLog-7-5.log"
+    log.write_bytes(b"entries")
+    power = PowerLoss(disk, monkeypatch)
+    assert SegmentArchiver(disk / "work" / "error").set_aside(log, "broken")
+    left = power.left_in(tmp_path / "left")
+    assert (left / "work" / "error" / log.name).read_bytes() == b"entries"

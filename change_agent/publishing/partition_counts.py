@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from change_agent.errors import PartitionsChangedError, PublishError
-from change_agent.private_files import replace_private
+from change_agent.private_files import replace_private, sync_directory
 
 __all__ = ["PartitionCounts"]
 
@@ -65,3 +65,4 @@ class PartitionCounts:
 
     def _write(self, known: dict[str, int]) -> None:
         replace_private(self.path, json.dumps(dict(sorted(known.items())), indent=1).encode(), is_durable=True)
+        sync_directory(self.path.parent)

@@ -12,6 +12,7 @@ from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
+from change_agent.publishing.partition_counts import PartitionCounts
 from schemas.mutation_event import MutationEvents, encode_events
 from tests.agent.power_loss import PowerLoss
 
@@ -63,6 +64,13 @@ def test_held_events_survive(tmp_path: Path, disk: Path, folder: str, monkeypatc
         held.append([_message(number)])
         left = HeldEvents(power.left_in(tmp_path / f"left{number}") / folder / "ks.t.events")
         assert [each.segment_id for each, _ in left.read_all()] == list(range(1, number + 1))
+
+
+def test_numbers_of_partitions_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them, another number of partitions would not be noticed."""
+    power = PowerLoss(disk, monkeypatch)
+    PartitionCounts(disk).check("events-ks.a", 4)
+    assert PartitionCounts(power.left_in(tmp_path / "left")).known("events-ks.a") == 4
 
 
 def test_an_archived_segment_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from change_agent.cdc_raw.segment_key import key_of_reading_again
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions
 
@@ -92,3 +93,54 @@ def test_what_an_earlier_agent_did_was_read_before_any_segment_is_open() -> None
     positions.open(7, 100)
     positions.advance(7, 120)
     assert positions.read_place[:2] == (7, 120)
+
+
+def test_the_acknowledged_place_waits_for_the_first_segment_with_events(positions: InflightPositions) -> None:
+    """Also when that segment was read to its end and later ones are done. A gap of a lost topic begins at this place."""
+    [entry] = _tracked(positions, (100, 1))
+    positions.finish(1)
+    positions.open(2, 20)
+    positions.advance(2, 500)
+    assert positions.acknowledged_place[:2] == (1, 20)
+    positions.acknowledge([entry], 0, 0)
+    assert positions.acknowledged_place[:2] == (2, 500)
+
+
+def test_a_segment_that_is_read_again_is_no_place_in_the_log(positions: InflightPositions) -> None:
+    """It is an old part of the log, whose events are sent once more."""
+    positions.advance(1, 300)
+    positions.open(key_of_reading_again(7), 0)
+    assert positions.acknowledged_place[:2] == (1, 300)
+
+
+def test_the_acknowledged_place_does_not_go_back_when_segments_are_forgotten_out_of_order(
+    positions: InflightPositions,
+) -> None:
+    """An earlier segment that waited for its file to be set aside is forgotten after later ones."""
+    positions.open(2, 20)
+    for segment, end in ((1, 300), (2, 500)):
+        positions.advance(segment, end)
+        positions.finish(segment)
+    positions.forget(2)
+    positions.forget(1)
+    assert positions.acknowledged_place[:2] == (2, 500)
+
+
+def test_a_time_is_acknowledged_when_no_event_is_on_its_way(positions: InflightPositions) -> None:
+    """The time window of a gap begins there, so no unacknowledged write may be before it."""
+    positions.note_read_until(5)
+    assert positions.take_room(1, 1, 0)
+    [entry] = _tracked(positions, (100, 1))
+    positions.note_read_until(7)
+    assert positions.acknowledged_until_ms == 5
+    positions.acknowledge([entry], 1, 1)
+    assert positions.acknowledged_until_ms == 7
+
+
+def test_a_lost_segment_is_done_whatever_was_wrong_with_it(positions: InflightPositions) -> None:
+    """There is no file that could be kept or set aside, and an account that never ends would stop the progress."""
+    positions.keep(1)
+    positions.note_fault(1, "a checksum is wrong")
+    positions.abandon(1)
+    found = positions.progress()[1]
+    assert (found.done, found.is_lost, found.keep, found.fault) == (True, True, False, None)

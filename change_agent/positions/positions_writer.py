@@ -120,7 +120,9 @@ class PositionsWriter(Stage):
         if self.store_failures:
             _log.info("positions are stored again")
             self.store_failures = 0
-        faulty = {each: done.fault for each, done in progress.items() if done.done and done.fault is not None}
+        # Without the segments that are stored as finished now: they are set aside already.
+        unfinished = {each: progress[each] for each in progress.keys() & self._stored.segments.keys()}
+        faulty = {each: done.fault for each, done in unfinished.items() if done.done and done.fault is not None}
         finished = self._stored.finished if self._deletable is None else self._deletable(self._stored.finished)
         self._set_aside |= self._finished_segments.let_go(finished, self._stored.lost, faulty)
 

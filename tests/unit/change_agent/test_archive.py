@@ -29,7 +29,7 @@ from change_agent.positions.segment_ids import SegmentIds
 from change_agent.schema.schema_history import SchemaHistory
 from schemas.archived_schema import ArchivedDefinition, ArchivedPlace, ArchivedSchema
 from tests.agent.segment_writer import segment_bytes
-from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
+from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.golden.make_state import NODE_ID, STATE
 from tests.golden.segments import GOLDEN_SEGMENTS
 from tests.topics.events_topic import wait_until
@@ -311,6 +311,30 @@ def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> N
     assert len(agent.published) == 2
     assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(bad)
     assert json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())["segment"]
+
+
+def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are_acknowledged(tmp_path: Path) -> None:
+    """Its key is the one that was set aside before, and that is over."""
+    good = segment_bytes(_ID, [payloads(3)])
+    bad = bytearray(good)
+    bad[-10] ^= 1
+    agent = _agent(tmp_path)
+    (agent.work / "error").mkdir()
+    agent.start()
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    for turn, content in enumerate((bytes(bad), good)):
+        agent.acknowledges = turn == 0
+        (agent.work / "error" / waiting.name).write_bytes(content)
+        result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work), waiting.name])
+        assert result.exit_code == 0
+        wait_until(lambda: len(agent.published) == (2, 5)[turn], "it is read")  # noqa: B023
+        if turn == 0:
+            wait_until(lambda: agent.metrics.segments_set_aside == 1 and not agent.positions.progress(), "set aside")
+    time.sleep(0.1)
+    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
+    agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
+    wait_until(lambda: not waiting.exists(), "it is deleted")
+    agent.stop()
 
 
 def _stop_while_read_again(folder: Path, stored: StoredSegment) -> None:

@@ -142,7 +142,9 @@ class PositionsWriter(Stage):
         gone = [] if present is None else [each for each in self._stored.finished.read_again() if each not in present]
         lost = {each for each in ended if progress[each].is_lost}
         # The files of these segments came back, and are read.
-        returned = {each for each in progress.keys() - ended if each in self._stored.lost}
+        returned = {
+            each for each in progress.keys() - ended if each in self._stored.lost or each in self._stored.finished
+        }
         finished = self._stored.finished.adding(ended, present or ()).removing({*gone, *returned})
         positions = StoredPositions(
             segments=segments,

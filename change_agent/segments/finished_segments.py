@@ -46,7 +46,8 @@ class FinishedSegmentFiles:
         """Delete the listed segments of `finished`, and set the segments of `faulty` (with the reason) aside.
 
         Return the faulty segments that are set aside. A segment with parked mutations is kept while they wait. A segment
-        of `lost` is not deleted, because it came back and is not read; an index that it has left behind is.
+        of `lost` is not deleted, because it came back and is not read; an index that it has left behind is. A segment of
+        `finished` is not deleted while it is read again: its file was queued again before that was stored.
         """
         # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
         # that.
@@ -55,7 +56,7 @@ class FinishedSegmentFiles:
             if key in lost:
                 if not segment.log_exists:
                     self._archiver.delete_index(segment.path)
-            elif key in finished:
+            elif key in finished and self._follower.is_settled(key):
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
                     if not segment.path.exists():

@@ -176,6 +176,13 @@ class SegmentFollower:
         """See Moments."""
         return segment_id in self._ended
 
+    def is_settled(self, key: SegmentKey) -> bool:
+        """True when the segment was read to its end and its account is closed; for any thread.
+
+        A stored finished segment may be read again: then its file is a new one, which must not be deleted.
+        """
+        return key in self._ended and key not in self._positions.progress()
+
     def unread(self, segment_id: int) -> list[int]:
         """See Clearings."""
         # A segment that is not listed has no index yet. It is listed, and then read, after its first sync.

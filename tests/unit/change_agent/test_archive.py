@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -333,6 +334,34 @@ def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are
     time.sleep(0.1)
     assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
     agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
+    wait_until(lambda: not waiting.exists(), "it is deleted")
+    agent.stop()
+
+
+def test_a_segment_that_is_queued_again_before_its_end_is_settled_is_not_deleted_unread(tmp_path: Path) -> None:
+    """The thread that deletes files was busy meanwhile, and knows the segment as finished."""
+    goes_on = threading.Event()
+
+    def deletable(finished: SegmentIds) -> SegmentIds:
+        assert not finished.runs or goes_on.wait(20)
+        return finished
+
+    key = key_of_reading_again(_ID)
+    agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()), deletable=deletable)
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    waiting.parent.mkdir()
+    _queue(agent)
+    agent.start()
+    wait_until(lambda: key in agent.stored_now().finished, "it is read and stored")
+    agent.acknowledges = False
+    waiting.unlink()
+    wait_until(lambda: not agent.follower.listed, "it is seen to be gone")
+    _queue(agent)
+    wait_until(lambda: len(agent.published) == 6, "it is read once more")
+    goes_on.set()
+    wait_until(lambda: not agent.stored_now().finished.runs, "its end is not stored any more")
+    assert waiting.exists() and agent.stored_now().segments.keys() == {key}
+    agent.positions.acknowledge(tracked_entries(agent.published[3:]), 3, 0)
     wait_until(lambda: not waiting.exists(), "it is deleted")
     agent.stop()
 

@@ -181,6 +181,14 @@ def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_f
     )
 
 
+def test_a_folder_that_cannot_be_listed_counts_as_having_every_segment(tmp_path: Path) -> None:
+    """Its segments may have parked mutations that are stored nowhere else."""
+    (tmp_path / "cdc_raw").touch()
+    stored = StoredPositions(segments={8: StoredSegment(position=900)}, finished=SegmentIds.of([4, 5]))
+    found = reading_again(stored, [tmp_path / "cdc_raw"])
+    assert found == StoredPositions(segments={8: StoredSegment(position=0)})
+
+
 def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
     """It holds rows of tables."""
     ParkedMutations(tmp_path, lambda: None).close()

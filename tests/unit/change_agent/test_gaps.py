@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.cdc_raw.listing import SegmentListing
+from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.positions.offsets import OffsetStore, StoredPositions
@@ -601,6 +603,59 @@ def test_a_segment_whose_index_says_nothing_to_a_new_agent_is_not_gone(tmp_path:
     (tmp_path / f"CommitLog-7-{newer}_cdc.idx").write_text("100")
     # a later start of the node writes another segment: the first gets no more changes, and is read to its end
     assert [each.final for each in listing.segments(newer) or ()] == [True, False]
+
+
+def _listed(folder: Path) -> dict[SegmentKey, ReadableSegment]:
+    return {each.key: each for each in SegmentListing(folder).segments(_ID + 10_000) or ()}
+
+
+def _written_at(folder: Path, segment_id: int, time_s: int) -> Path:
+    """A segment whose index was written then."""
+    log, index = folder / f"CommitLog-7-{segment_id}.log", folder / f"CommitLog-7-{segment_id}_cdc.idx"
+    log.write_bytes(segment_bytes(segment_id, [payloads(2)]))
+    index.write_text("100")
+    os.utime(index, (time_s, time_s))
+    return log
+
+
+def test_a_segment_that_one_look_misses_is_no_gap(tmp_path: Path) -> None:
+    """It may be on its way to another folder: only looks in a row count."""
+    log = _written_at(tmp_path, _ID, 100)
+    detector, away = GapDetector([_ID]), tmp_path / "away"
+    for _ in range(3):
+        log.rename(away)
+        assert detector.check(_listed(tmp_path), (), _ID)[1] is None
+        away.rename(log)
+        assert detector.check(_listed(tmp_path), (), _ID)[1] is None
+    log.unlink()
+    assert detector.check(_listed(tmp_path), (), _ID)[1] is None
+    gone = detector.check(_listed(tmp_path), (), _ID)[1]
+    assert gone is not None and gone.segments == (_ID,)
+
+
+def test_a_gap_ends_where_the_next_segment_was_written(tmp_path: Path) -> None:
+    """The index of an earlier segment is older than the lost changes: it must not end their time window."""
+    for number, time_s in enumerate((100, 200, 300, 400)):
+        _written_at(tmp_path, _ID + number, time_s)
+    detector = GapDetector([_ID + 1])
+    (tmp_path / f"CommitLog-7-{_ID + 1}.log").unlink()
+    (tmp_path / f"CommitLog-7-{_ID + 1}_cdc.idx").unlink()
+    assert detector.check(_listed(tmp_path), (), _ID)[1] is None
+    gone = detector.check(_listed(tmp_path), (), _ID)[1]
+    assert gone is not None and (gone.segments, gone.to_ms) == ((_ID + 1,), 300_000)
+
+
+def test_a_stop_waits_for_another_process_that_changes_the_file(tmp_path: Path) -> None:
+    """The file is read, changed and replaced: without the lock, the command would undo a stop, or the agent a removal."""
+    stops = Stops(tmp_path)
+    with (tmp_path / "stops.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        noting = threading.Thread(target=stops.note, args=("k.t", "gone"))
+        noting.start()
+        noting.join(0.1)
+        assert noting.is_alive() and not (tmp_path / "stops.json").exists()
+    noting.join(10)
+    assert stops.reasons() == {"k.t": "gone"}
 
 
 def test_an_empty_index_without_its_segment_is_nothing(tmp_path: Path) -> None:

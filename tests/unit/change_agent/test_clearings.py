@@ -112,6 +112,25 @@ def test_a_truncation_that_is_ahead_is_published_in_its_place(tmp_path: Path, ta
     _expect_sent(topics, place, [2])
 
 
+def test_a_truncation_waits_until_the_broker_has_the_events_before_it(tmp_path: Path, tables: MemoryTables) -> None:
+    """Another producer sends it, so it would overtake them."""
+    topics = _ClearingTopics()
+    whole, first = _sections()
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.acknowledges = False
+    agent.segment(_ID, whole, str(len(whole)))
+    agent.start()
+    wait_until(lambda: len(agent.published) == 2, "the first part is read")
+    time.sleep(0.2)
+    assert topics.sent == [] and len(agent.published) == 2
+    before = list(agent.published)
+    agent.positions.acknowledge(tracked_entries(before), 2, sum(each.size for each in before))
+    wait_until(lambda: len(agent.published) == 6, "the rest is read")
+    agent.stop()
+    _expect_sent(topics, place, [2])
+
+
 def test_a_late_truncation_and_the_events_behind_it_survive_a_crash(tmp_path: Path, tables: MemoryTables) -> None:
     """The broker has the truncation, the agent ends before it has the repeated events: the next start repeats both, once."""
     topics = _ClearingTopics()

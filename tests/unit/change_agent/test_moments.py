@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.cdc_raw.listing import ReadableSegment
+from change_agent.cdc_raw.segment_key import SegmentKey
+from change_agent.commitlog.entry import CommitLogEntry
+from change_agent.segments.moments import Moments
 from change_agent.segments.unsynced import UnsyncedReading
 from tests.agent.growing_segment import GrowingSegment
 from tests.agent.segment_writer import encoded_segment_bytes, entry_bytes, header_bytes, lz4_bytes
@@ -254,3 +258,55 @@ def test_a_segment_that_cannot_be_read_stops_every_table(node: _Node) -> None:
     node.segment(_ID + 1).append(payloads(1))
     node.agent.index(_ID, f"{segment.complete()}\nCOMPLETED")
     wait_until(lambda: "*" in node.agent.stops.reasons(), "it is told")
+
+
+class _Reader:
+    """A reader that has opened the first segment, and reads the others at once."""
+
+    def __init__(self) -> None:
+        self.ended: set[int] = set()
+
+    def read_position(self, segment_id: int) -> int | None:
+        return None if segment_id == _ID else _SIZE
+
+    def is_ended(self, segment_id: int) -> bool:
+        return segment_id in self.ended
+
+    def is_wanted(self, segment_id: int) -> bool:
+        return segment_id == _ID
+
+    def confirm_schema(self) -> bool:
+        return True
+
+    def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
+        return False
+
+
+def test_a_segment_that_one_look_misses_is_still_waited_for(tmp_path: Path) -> None:
+    """It is being moved, and its changes are not read yet."""
+    passed: list[int] = []
+    moments, reader = Moments(0.01, passed.append), _Reader()
+    open_segment = GrowingSegment(tmp_path / f"CommitLog-7-{_ID + 1}.log", _ID + 1, _SIZE)
+    os.link(open_segment.path, tmp_path / "linked.log")
+    open_segment.append(payloads(1))
+    whole, growing = (
+        ReadableSegment(
+            key=SegmentKey(_ID + number),
+            path=tmp_path / ("gone.log", "linked.log")[number],
+            limit=100,
+            final=number == 0,
+            log_exists=True,
+            index_time_ms=0,
+            has_index=True,
+        )
+        for number in (0, 1)
+    )
+    moments.begin(1_000, [whole, growing], reader)
+    moments.begin(None, [growing], reader)
+    moments.settle(reader)
+    assert passed == []
+    reader.ended.add(_ID)
+    moments.settle(reader)
+    assert passed == [1_000]
+    moments.close()
+    open_segment.close()

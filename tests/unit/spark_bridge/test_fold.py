@@ -17,7 +17,20 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from schemas.row_record import record_writer
-from spark_bridge.rows.fold import NOTHING, PARTITION, RANGE, ROW, STATIC, Going, Place, Rules, Valued, newest
+from spark_bridge.rows.fold import (
+    NOTHING,
+    PARTITION,
+    RANGE,
+    ROW,
+    STATIC,
+    Deleted,
+    Going,
+    KeyRecords,
+    Place,
+    Rules,
+    Valued,
+    newest,
+)
 from spark_bridge.rows.fold_batches import (
     BOUNDS,
     FOLD_COLUMNS,
@@ -286,6 +299,21 @@ def test_positions_order_a_partition_and_clocks_order_partitions(
         found = newest(order)
         assert found is not None, case
         assert found.value == records[-1].value, case
+
+
+@pytest.mark.parametrize(
+    ("written_us", "deleted_us", "is_alive"),
+    [(11, 10, True), (10, 10, False), (9, 10, False), (None, 10, True), (10, None, True)],
+)
+def test_a_marker_of_another_topic_partition_that_was_published_at_the_same_moment_goes_by_write_times(
+    written_us: int | None, deleted_us: int | None, is_alive: bool
+) -> None:
+    """As in Cassandra, a deletion removes what has its own time. Without a time, the row may stay."""
+    row, marker = KeyRecords(key=key_of(1, "a"), scope=ROW), KeyRecords(key=b"", scope=PARTITION)
+    row.add_value(Valued(Place((5, 0, -1), 0, 100, written_us), b"", 1, None, Going()))
+    marker.add_deletion(Deleted(Place((5, 0, -1), 1, 100, None), deleted_us))
+    folded = rules_of([]).fold([row, marker], NOW_S)
+    assert [each.is_alive for each in folded if each.scope == ROW] == [is_alive]
 
 
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:

@@ -19,7 +19,7 @@ from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import NextExpiry
-from source_connector.rows.row_task import RowTask, holds_change
+from source_connector.rows.row_task import RowTask, holds_change, may_be_overtaken
 from source_connector.rows.task import Reading, Task
 from source_connector.rows.write_times import WriteTimes
 from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
@@ -282,6 +282,20 @@ def test_a_record_of_an_event_that_another_instance_may_have_had_is_looked_after
         assert (case.owner.settled, len(case.owner.records)) == ([case.events], 1)
 
 
+def test_of_events_that_are_settled_together_the_first_tells_if_another_instance_may_have_had_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message of the last one came later, perhaps after the other instance had given the partition up."""
+    now = [100.0]
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
+    first, second = *pending(event()), *pending(event(digest=1))
+    first.message.overtaken_after, second.message.overtaken_after = 99.0, 105.0
+    work = Work([first, second])
+    assert may_be_overtaken(work, 100.0)
+    first.message.overtaken_after = 105.0
+    assert not may_be_overtaken(work, 100.0)
+
+
 def test_without_the_check_the_first_level_is_believed() -> None:
     """There is one read at the first level for each event; a fallback still suppresses no copy."""
     for is_fallback in (False, True):
@@ -315,6 +329,19 @@ def test_a_row_that_did_not_change_is_settled_without_a_record_where_that_is_ask
         assert case.owner.settled == [case.events]
         published.append(len(case.owner.records))
     assert published == [1, 0, 1]
+
+
+def test_a_row_is_published_after_an_attempt_whose_record_may_be_on_the_topic() -> None:
+    """The attempt published another row and failed. Then the row is again the one that was published before."""
+    rows = LastRows(10)
+    case = Case(event(), last_rows=rows)
+    case.answer(row(5, 10))
+    case.task.on_all_acknowledged()
+    case = Case(event(), last_rows=rows)
+    case.answer(row(6, 10))
+    case.task.start()
+    case.answer(row(5, 10))
+    assert [each.value for each in case.owner.records] == [b"\x02\x0c", b"\x02\x0a"]
 
 
 def test_an_element_that_goes_now_is_scheduled_though_its_row_did_not_change() -> None:
@@ -390,6 +417,23 @@ def test_a_cell_that_is_still_there_is_looked_at_again_when_its_node_has_the_sec
         if len(case.owner.steps) > len(case.levels) - 1:
             case.owner.steps[-1][1]()
     assert (case.owner.records, case.owner.settled) == ([], [case.events])
+
+
+def test_an_expired_row_is_published_again_when_a_truncation_may_have_come_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the row waits for its next expiry, a truncation may be recorded, and it removes the record from the topic."""
+    now = [0.0]
+    monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: now[0])
+    case = expiry_case()
+    case.answer(row(None, None), "ALL")
+    now[0] = 6.0
+    case.owner.acknowledge(case.task)  # so late that the row is read again
+    case.answer(row(5, 10, ttl_s=4), "ALL")
+    ((_, step),) = case.owner.steps
+    step()
+    case.answer(row(None, None), "ALL")
+    assert [each.value for each in case.owner.records] == [b"\0", b"\0"]
 
 
 def test_a_row_marker_shows_nothing_so_the_row_is_looked_at_twice() -> None:

@@ -11,6 +11,7 @@ from schemas.record_properties import KIND
 from source_connector.encoding.projection import Projection
 from source_connector.errors import RowConversionError
 from source_connector.host.record import SourceRecord
+from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, Rows
 from source_connector.rows.scope_task import ScopeTask
@@ -156,6 +157,41 @@ def test_rows_that_others_pushed_off_a_late_page_are_looked_for_on_the_next_one(
     now = case.of(row(1), row(2), row(3), row(5), row(6))
     assert fold(case.owner.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
     assert case.owner.settled == [case.events]
+
+
+def test_rows_that_were_pushed_off_are_looked_for_when_the_next_page_is_late_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That page is read again, and shows only then that nothing comes after it."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    case.answer(row(3), row(4), paging_state=b"4")
+    case.acknowledge(after_s=60)
+    case.answer(row(2), row(3), paging_state=b"3")
+    case.acknowledge()
+    case.answer(row(6), paging_state=b"6")
+    case.acknowledge(after_s=60)
+    case.answer(row(6))
+    assert case.kinds[1:] == ["row"] * 4 + ["row_deletion"]
+    now = case.of(row(2), row(3), row(6))
+    assert fold(case.owner.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
+
+
+def test_no_row_counts_as_published_before_or_during_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker has erased it, or a null has followed it; and the task may end as a dead letter in between."""
+    rows = LastRows(10)
+    known = SourceRecord(1, _PROJECTION.record_key(row(3)[:2]), b"", {KIND: "row"}, None)
+    case = Case(monkeypatch)
+    case.owner.last_rows = rows
+    rows.is_published(known)
+    case.begin_again()
+    assert not rows.holds(known)
+    rows.is_published(known)
+    case.task.unanswered = 1
+    case.acknowledge()
+    case.answer()
+    assert case.owner.settled == [case.events]
+    assert not rows.holds(known)
 
 
 def unwritable(clustering: int) -> RawRow:

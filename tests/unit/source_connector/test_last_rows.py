@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from source_connector.host.record import SourceRecord
 from source_connector.rows.last_rows import LastRows
 
 
 def record(value: bytes | None = b"v", key: bytes = b"k", **properties: str) -> SourceRecord:
-    return SourceRecord(schema_id=1, key=key, value=value, properties={"kind": "row", **properties})
+    return SourceRecord(schema_id=1, key=key, value=value, properties={"kind": "row"} | properties)
 
 
 def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
@@ -24,6 +26,21 @@ def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
     assert not rows.holds(record())
     rows.is_published(record(None))
     assert rows.holds(record(None))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kind", "table_id", "table_generation", "expires_at", "columns_expire_at", "cells_expire_at", "row_marker",
+        "static_columns",
+    ],
+)  # fmt: skip
+def test_what_a_reader_makes_of_the_row_is_part_of_it(name: str) -> None:
+    """Without the new property, a reader would keep the row too long, or let it expire."""
+    rows = LastRows(10)
+    rows.is_published(record(**{name: "1"}))
+    assert rows.holds(record(**{name: "1"}))
+    assert not rows.holds(record(**{name: "2"}))
 
 
 def test_it_forgets_when_the_process_stood_still() -> None:

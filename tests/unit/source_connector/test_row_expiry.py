@@ -108,6 +108,12 @@ def test_of_markers_the_one_written_last_counts() -> None:
         assert said(events, (10, 50), None)["expires_at"] == str(NOW_S + 50)
 
 
+def test_a_deletion_removes_a_marker_of_its_own_time() -> None:
+    """As in Cassandra. The cell is of a later write, and the row goes with it."""
+    deletion = DELETION._replace(writetime_us=10, deletion_time_us=10)
+    assert said(pending(INSERT, deletion), (11, 20), None)["expires_at"] == str(NOW_S + 20)
+
+
 def test_a_row_that_was_asked_for_goes_with_the_last_of_its_cells() -> None:
     """No event has its marker, so the row expires with its last cell."""
     for events in (snapshot(), pending(OF_AN_OLDER_AGENT)):

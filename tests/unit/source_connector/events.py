@@ -145,10 +145,13 @@ def pending(
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()
 
 
-def due_row(*, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1) -> DueRow:
+def due_row(
+    *, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1, columns: tuple[str, ...] = ("v",),
+    digest: bytes = bytes(16),
+) -> DueRow:  # fmt: skip
     """A row of a table without clustering columns, whose column `v` expires."""
     return DueRow(
-        is_static=False, key=key, partition_key=partition_key, clustering=(), second=second, columns=("v",), digest=bytes(16),
+        is_static=False, key=key, partition_key=partition_key, clustering=(), second=second, columns=columns, digest=digest,
     )  # fmt: skip
 
 

@@ -110,6 +110,15 @@ def test_the_same_key_of_another_table_is_another_row_and_what_is_forgotten_is_n
     assert [known.is_known(b"1", row), known.is_known(b"2", row)] == [False, False]
 
 
+def test_a_row_with_another_value_or_other_columns_is_not_the_one_that_is_known() -> None:
+    """The stored expiry has the columns, and a hash of their values: with those of before, nothing would be published."""
+    known = DueRows(4)
+    row = due_row()
+    others = [due_row(digest=b"x" * 16), due_row(columns=("v", "w"))]
+    for other in others:
+        assert [known.is_known(b"1", each) for each in (row, other, other)] == [False, False, True]
+
+
 def _keeper(max_known: int) -> ExpiryTopics:
     connection = PulsarConnection(PulsarOptions(service_url="pulsar://nowhere"))
     return ExpiryTopics(connection, max_known, lambda: 0.0, lambda _: None)

@@ -38,14 +38,18 @@ class Consumer:
 
 
 class Producer:
-    """A producer of a topic that takes everything, takes nothing (`is_stuck`), or refuses everything."""
+    """A producer of a topic that takes everything, takes nothing (`is_stuck`), or refuses everything (at once if it `is_closed`)."""
 
-    def __init__(self, result: pulsar.Result = pulsar.Result.Ok, *, is_stuck: bool = False) -> None:
-        self._result, self._is_stuck = result, is_stuck
+    def __init__(
+        self, result: pulsar.Result = pulsar.Result.Ok, *, is_stuck: bool = False, is_closed: bool = False
+    ) -> None:
+        self._result, self._is_stuck, self._is_closed = result, is_stuck, is_closed
         self.sent = 0
 
     def send_async(self, data: bytes, callback: Callable[..., None], **settings: object) -> None:
         self.sent += 1
+        if self._is_closed:
+            raise pulsar.AlreadyClosed
         if not self._is_stuck:
             callback(self._result, pulsar.MessageId(0, 7, 0, 0))
 
@@ -86,10 +90,10 @@ class Keeper:
         message.publish_timestamp = lambda: int((time.time() - published_s_ago) * 1000)
         self.topics._hold("a", cast("Any", self.consumers["a"]), message)
 
-    def store(self, table: str, second: int) -> None:
+    def store(self, table: str, second: int, then: Callable[[], None] = lambda: None) -> None:
         (waiting,) = pending(event())
         waiting.message.topic = f"events-{table}"
-        self.topics.due_rows.add(lambda: None, table, waiting.message, due_row(second=second))
+        self.topics.due_rows.add(then, table, waiting.message, due_row(second=second))
 
     def turn(self) -> None:
         """Run one turn of the keeper's thread; it takes no time, whatever the broker does."""
@@ -150,6 +154,36 @@ def test_an_expiry_topic_that_takes_no_producer_keeps_only_its_own_keys_waiting(
     keeper.produces("a", Producer())
     keeper.turn()
     assert len(keeper.posted) == 51
+
+
+def test_every_key_is_stored_after_refusals_however_keys_were_packed(keeper: Keeper) -> None:
+    """A refused message waits with keys that came since; the parts behind a refused one wait, too. Otherwise their
+    events would never be settled, and their keys would stop."""
+    stored: list[int] = []
+    for refusal in (Producer(pulsar.Result.Timeout), Producer(is_closed=True)):
+        keeper.topics._stores.opened.pop("a", None)
+        for number in range(2_500):
+            keeper.store("a", NOW_S + 50, then=lambda number=number: stored.append(number))
+        keeper.turn()
+        keeper.produces("a", refusal)
+        keeper.topics._pack_at = 0.0
+        keeper.topics._pack()
+        keeper.topics._send_packed()
+        keeper.store("a", NOW_S + 50, then=lambda: stored.append(2_500))
+        keeper.topics._pack_at = 0.0
+        keeper.topics._pack()
+        keeper.turn()
+        for packed in keeper.topics._waiting.values():
+            packed.due_at = 0.0
+        keeper.produces("a", Producer())
+        keeper.turn()
+        for each in keeper.posted:
+            assert isinstance(each, ExpiriesStored)
+            for then in each.then:
+                then()
+        assert sorted(stored) == list(range(2_501))
+        keeper.posted.clear()
+        stored.clear()
 
 
 def test_a_producer_is_given_no_more_than_it_takes_without_waiting(keeper: Keeper) -> None:

@@ -29,6 +29,7 @@ def test_messages_that_come_again_wait() -> None:
     assert takeovers.held_until(_arrival(201, 3)) == 206
     assert takeovers.held_until(_arrival(202, 6)) == 206
     assert takeovers.held_until(_arrival(207, 7)) <= 207
+    assert takeovers.held_until(_arrival(300, 7)) == 305  # the last one alone was not acknowledged
 
 
 def test_a_message_that_the_broker_kept_for_a_second_waits() -> None:

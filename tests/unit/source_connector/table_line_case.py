@@ -176,6 +176,7 @@ class Case:
         publishes_expiry: bool = False,
         current: TableMetadata | None = None,
         shortest_pause_s: float = 0.1,
+        is_shared: bool = False,
     ) -> None:
         self.now = 0.0
         monkeypatch.setattr("source_connector.timers.time.monotonic", lambda: self.now)
@@ -203,6 +204,7 @@ class Case:
             last_rows=None,
             expiries=cast("ExpiryTopics", self.around) if publishes_expiry else None,
             limits=limits,
+            is_shared=is_shared,
             schemas=SchemaStages(
                 queries=cast("SchemaQueries", AtOnce()),
                 changes=cast("SchemaChangeTopic", self.around),

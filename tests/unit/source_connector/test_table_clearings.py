@@ -96,6 +96,21 @@ def test_nothing_is_read_from_a_truncation_until_its_record_is_stored(monkeypatc
     assert len(case.around.settled) == settled + 3
 
 
+def test_records_of_other_instances_are_waited_for_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may come so late, with rows that were read before the truncation."""
+    case = Case(monkeypatch, is_shared=True)
+    case.around.noted = {NODE: _NOTED}
+    _tell(case)
+    for case.now in (0.0, 4.9):
+        case.timers.run_due()
+        case.line.work()
+        assert case.around.clearings == []
+    case.now = 5.1
+    case.timers.run_due()
+    case.line.work()
+    assert len(case.around.clearings) == 1
+
+
 def test_all_nodes_are_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has not truncated yet would still return its rows. After some time the table continues."""
     case = Case(monkeypatch)

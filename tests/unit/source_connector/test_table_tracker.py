@@ -52,6 +52,26 @@ class Tracked:
         self.seen.append((projection, is_new_schema))
 
 
+def test_a_projection_that_cannot_be_used_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement could not be prepared. The known projection stays, so the next read finds the change once more."""
+    tracked = Tracked()
+    known, taken = tracked.tracker.projection, tracked._take
+
+    def refuse(projection: Projection, is_new_schema: bool) -> None:
+        raise FetchError("ks.t", "no node answers")
+
+    monkeypatch.setattr(tracked.tracker, "_on_projection", refuse)
+    tracked.schema.change(table(columns=("v", "new"), table_id=NOW))
+    tracked.tracker.mark_stale()
+    with pytest.raises(FetchError):
+        tracked.refresh()
+    assert tracked.tracker.projection is known and tracked.tracker.is_stale
+    monkeypatch.setattr(tracked.tracker, "_on_projection", taken)
+    tracked.refresh()
+    assert [each.table.regular_columns[-1].name for each, _ in tracked.seen] == ["v", "new"]
+    assert [is_new for _, is_new in tracked.seen] == [True, True]
+
+
 def test_a_column_that_an_event_names_makes_the_schema_stale_once() -> None:
     """If the column was added, it is found; if it was dropped, another look does not find it."""
     tracked = Tracked()

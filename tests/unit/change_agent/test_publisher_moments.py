@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from change_agent.positions.accounts import TrackedEntry
+from change_agent.publishing.messages import Packing
+from change_agent.publishing.outgoing import OutgoingEvent
+from change_agent.publishing.topic_lane import TopicLane
+from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, TopicPosition
 from tests.topics.events_topic import wait_until
-from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, PublisherLine
+from tests.unit.change_agent.memory_broker import HEADERS, TOPIC_A, MemoryBroker, PublisherLine
 
 _TABLES = frozenset({("ks", "a"), ("ks", "b")})
 
@@ -60,6 +65,40 @@ def test_a_moment_waits_for_the_acknowledgements_before_it(start: Start) -> None
     broker.held.pop(0)(None)
     found = _wait_for(line, "a", 1000)
     assert found.positions == (TopicPosition(1, 0), TopicPosition(1, 0))
+
+
+def test_a_moment_waits_for_a_topic_that_is_not_open_yet(start: Start) -> None:
+    """The number of partitions is not known, so its events cannot be counted: only a later moment is passed."""
+    broker = MemoryBroker()
+    broker.refused_topics = {TOPIC_A}
+    line = start(broker)
+    line.publish("a", 1)
+    line.publisher.note_moment(1000, _TABLES)
+    _wait_for(line, "b", 1000)
+    assert line.publisher.checkpoint("ks", "a") is None
+    broker.refused_topics.clear()
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open", 20)
+    assert line.publisher.checkpoint("ks", "a") is None
+    line.publisher.note_moment(2000, _TABLES)
+    _wait_for(line, "a", 2000)
+
+
+def test_a_lane_without_a_producer_knows_no_position() -> None:
+    """The topic may be made again meanwhile, by a Pulsar whose ledgers begin anew: no subscription would pass the old
+    position."""
+    results: list[tuple[int, str | None]] = []
+    lane = TopicLane(
+        Packing(max_events=9, max_bytes=999), lambda _, generation, error: results.append((generation, error))
+    )
+    (producer,) = MemoryBroker().open(TOPIC_A)
+    lane.open(producer)
+    event = MutationEvent(position=1, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16))
+    lane.waiting.add(OutgoingEvent(HEADERS["a"], event, TrackedEntry(None, 1, 1), 9))
+    assert lane.send_ready() == 1
+    assert lane.take_result(*results[0]) is not None
+    assert lane.last_position == TopicPosition(1, 0)
+    lane.stop()
+    assert lane.last_position == UNKNOWN_POSITION
 
 
 def test_a_moment_of_a_table_that_is_stopped_is_not_told(start: Start) -> None:

@@ -52,6 +52,16 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
     assert max(before_s, publish_s) <= seen[0] <= max(int(time.time()), publish_s)
 
 
+def test_rows_that_expire_in_the_second_of_the_epoch_have_expired() -> None:
+    """The folding rules say so, too. Otherwise the rows would stay until the next epoch looks for expired ones."""
+
+    def has_expired(next_expiry_s: int | None) -> bool:
+        applied = Applied(clock_s=100, next_expiry_s=next_expiry_s)
+        return EpochPlan(TopicSchemas(topic="t", versions=()), applied, NO_CONTENT, False, 0).has_expired
+
+    assert [has_expired(each) for each in (None, 99, 100, 101)] == [False, True, True, False]
+
+
 def test_an_epoch_keeps_why_the_tables_may_lack_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new epoch copies this reason, although other progress is new. Requests to Pulsar wait as long as queries."""
     saved = list[Applied]()

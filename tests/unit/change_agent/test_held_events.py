@@ -284,6 +284,23 @@ def test_a_refused_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytes
     assert _read_all(HeldEvents(tmp_path / "ks.t.events"))[:1] == [2]
 
 
+def test_too_large_events_stay_until_they_are_stored_among_the_held_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start on a full disk leaves them where they are; the next one with room tries them again."""
+    assert _files(tmp_path).keep_too_large(_message(1))
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("change_agent.publishing.held_events.os.fsync", refuse)
+        files = _files(tmp_path)
+    assert (files.too_large.size > 0, files.held.size) == (True, 0)
+    files = _files(tmp_path)
+    assert (files.too_large.size, _read_all(files.held)) == (0, [1])
+
+
 @pytest.mark.parametrize("content", [b"", b"\0\0\0"], ids=["empty", "a few bytes"])
 def test_the_rest_of_a_first_write_that_a_kill_ended_is_removed(tmp_path: Path, content: bytes) -> None:
     """Nobody else would remove it while the table's topic works."""

@@ -50,6 +50,8 @@ class MemoryBroker:
         self.changed: str | None = None
         self.lost_topics: set[str] = set()
         self.checks = 0
+        self.places: dict[str, Place | None] = {}
+        """The place that came with the last check of each topic."""
         self.unsafe: dict[str, tuple[str, ...]] = {}
         self.opened = 0
 
@@ -67,6 +69,7 @@ class MemoryBroker:
         return _Producer(self, topic, self.stored[topic][index])
 
     def check(self, topic: str, place: Place | None) -> None:
+        self.places[topic] = place
         if topic in self.lost_topics:
             raise TopicLostError(topic, "does not exist")
         if self.changed is not None:

@@ -40,6 +40,23 @@ def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) ->
     return line
 
 
+def test_a_check_of_a_held_topic_promises_no_place(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The log is acknowledged further than the topic has events. A loss would be reported from that place on."""
+    line = PublisherLine(broker, tmp_path, hold_events=1, check_s=0.1)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", 2)
+    wait_until(lambda: broker.places.get(TOPIC_A) is not None, "both topics are open and checked", 20)
+    broker.refused_topics.add(TOPIC_A)
+    broker.fail_next = ["Timeout"]
+    line.publish("a", *range(3, 13))
+    wait_until(lambda: line.acknowledged() == 12, "it is held", 20)
+    broker.places.clear()
+    wait_until(lambda: broker.places.keys() == {TOPIC_A, TOPIC_B}, "both are checked", 20)
+    assert broker.places[TOPIC_A] is None and broker.places[TOPIC_B] is not None
+    line.publisher.stop()
+
+
 def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:

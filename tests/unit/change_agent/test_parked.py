@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -15,15 +17,22 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.main import cli
+from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
+from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.reading_again import reading_again
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import HeldEvents
+from change_agent.publishing.outgoing import Outgoing
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
+from change_agent.schema.table_metadata import KnownTables
+from change_agent.segments.late_events import LateEvents
+from change_agent.segments.unparking import Unparker
 from change_agent.sqlite_file import UnwritableFileError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
-from tests.agent.stages import GOLDEN
+from tests.agent.stages import GOLDEN, MemoryTables, payloads
 
 _TABLE = UUID(int=5)
 
@@ -179,6 +188,49 @@ def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_f
         finished=SegmentIds.of([4, 7]),
         until_ms=12,
     )
+
+
+class _SameTables(MemoryTables):
+    """The schema does not change, so nothing but the failure lets mutations be tried again."""
+
+    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables:
+        return KnownTables(version=1, node_id=UUID(int=1), tables=self.tables)
+
+
+class _Published:
+    """A publisher in memory."""
+
+    def __init__(self) -> None:
+        self.events: list[Outgoing] = []
+
+    def publish(self, events: Sequence[Outgoing]) -> None:
+        self.events += events
+
+
+def test_parked_mutations_are_tried_again_when_the_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try ended when it was to be counted. The schema stays as it is, so it would be the last one."""
+    monkeypatch.setattr("change_agent.segments.unparking._CHUNK", 1)
+    parked, metrics, stopping = ParkedMutations(tmp_path, lambda: None), AgentMetrics(), threading.Event()
+    positions, publisher = InflightPositions(max_events=9, max_bytes=9_999), _Published()
+    interpreter = MutationInterpreter(_SameTables(GOLDEN.tables()), parked, metrics, stopping)
+    late = LateEvents(interpreter, positions, publisher, metrics, stopping)
+    parked.park(_mutation(10))
+    parked.park(_mutation(20, payload=payloads(1)[0]))
+    parked.save()
+    unparker = Unparker(parked, interpreter, late, metrics)
+
+    def refuse(reasons: object) -> None:
+        raise UnwritableFileError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(parked, "note_tries", refuse)
+        unparker.run()
+    assert publisher.events == []
+    unparker.run()
+    assert len(publisher.events) == 1
+    parked.close()
 
 
 def test_a_folder_that_cannot_be_listed_counts_as_having_every_segment(tmp_path: Path) -> None:

@@ -175,6 +175,32 @@ def test_an_added_column_needs_no_choice(history: SchemaHistory) -> None:
     assert [each.name for each in history.tables[_OLD].regular_columns] == ["v", "w"]
 
 
+def test_places_up_to_a_missing_part_are_forgotten_here_and_in_the_file(history: SchemaHistory, tmp_path: Path) -> None:
+    """A place at the end of the missing part is in it: the next process must not know more."""
+    history.add(_schema(_table(_OLD, "t", written_us=5 * _S)))
+    for position in (200, 300, 400):
+        history.note(_change(_OLD, (5 + position) * _S, cdc=True), 11, position)
+    history.forget_places_before(11, 300)
+    assert [each.position for each in history.places] == [400]
+    history.close()
+    again = _reopened(tmp_path)
+    assert [each.position for each in again.places] == [400]
+    again.close()
+
+
+def test_a_definition_that_went_says_until_when_it_was_seen(history: SchemaHistory, tmp_path: Path) -> None:
+    """That is the last confirmation before the answer without it: it may have changed at any time since."""
+    history.add(_schema(_table(_OLD, "t", written_us=5 * _S)))
+    history.confirm(1_700_000_000_123)
+    history.add(_schema())
+    history.confirm(1_700_000_009_999)
+    history.close()
+    again = _reopened(tmp_path)
+    (definition,) = again.archived(_NODE, 0).definitions
+    assert (definition.present, definition.confirmed_ms) == (False, 1_700_000_000_123)
+    again.close()
+
+
 def test_a_table_that_only_the_log_tells_of_is_known(history: SchemaHistory, tmp_path: Path) -> None:
     """Made, altered and dropped while nobody asked the node; its user type is from the log as well."""
     history.add(_schema())

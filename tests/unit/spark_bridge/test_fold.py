@@ -316,6 +316,24 @@ def test_a_marker_of_another_topic_partition_that_was_published_at_the_same_mome
     assert [each.is_alive for each in folded if each.scope == ROW] == [is_alive]
 
 
+@pytest.mark.parametrize("expires_at", [None, NOW_S + 500], ids=["without a TTL", "with a TTL"])
+def test_what_a_forgotten_marker_has_removed_does_not_keep_a_later_row_beyond_its_ttl(expires_at: int | None) -> None:
+    """The removed record stays for its static columns only."""
+    row, marker = KeyRecords(key=key_of(1, "a"), scope=ROW), KeyRecords(key=b"", scope=PARTITION)
+    row.add_value(Valued(Place((5, 0, -1), 0, 100, 9), b"", 1, expires_at, Going()))
+    marker.add_deletion(Deleted(Place((6, 0, -1), 0, 101, None), 10))
+    kept = next(each for each in rules_of([]).fold([row, marker], NOW_S) if each.scope == ROW)
+    again = KeyRecords(key=kept.key, scope=ROW)
+    assert kept.valued is not None and kept.valued.is_removed
+    again.add_kept_value(kept.valued)
+    if kept.lasting is not None:
+        again.add_lasting(kept.lasting)
+    if kept.passing is not None:
+        again.add_passing(kept.passing)
+    again.add_value(Valued(Place((7, 0, -1), 0, 102, 11), b"", 1, NOW_S - 1, Going()))
+    assert [each.is_alive for each in rules_of([]).fold([again], NOW_S)] == [False]
+
+
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
     """A row's own columns expire by its newest record, and static columns by the partition's newest record."""
     rules = rules_of(["s"])

@@ -6,7 +6,6 @@ import errno
 import os
 import tracemalloc
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -14,21 +13,8 @@ from change_agent.metrics import TableMetrics
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents, holds_events
 from change_agent.publishing.held_frames import frame_of
 from change_agent.publishing.topic_files import TopicFiles
-from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT, MutationEvents, encode_events
-
-
-def _message(segment_id: int) -> bytes:
-    return encode_events(
-        MutationEvents(
-            node_id=UUID(int=1),
-            segment_id=segment_id,
-            keyspace="ks",
-            table="t",
-            table_id=UUID(int=2),
-            key_schema="",
-            events=(),
-        )
-    )
+from schemas.mutation_event import MUTATION_EVENTS_SCHEMA_TEXT
+from tests.agent.messages import message_without_events
 
 
 def _read_all(held: HeldEvents) -> list[int]:
@@ -42,23 +28,23 @@ def test_messages_come_out_as_they_went_in_also_in_another_process(tmp_path: Pat
     """First in, first out, from the front again after a restart or a rewind."""
     held = HeldEvents(tmp_path / "held" / "ks.t.events")
     assert held.is_read
-    held.append([_message(1), _message(2)])
+    held.append([message_without_events(1), message_without_events(2)])
     assert _read_all(held) == [1, 2]
-    held.append([_message(3)])
+    held.append([message_without_events(3)])
     assert (_read_all(held), held.is_read) == ([3], True)
     held.rewind()
     assert _read_all(held) == [1, 2, 3]
     assert _read_all(HeldEvents(tmp_path / "held" / "ks.t.events")) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("cut", range(1, len(_message(3)) + 8))
+@pytest.mark.parametrize("cut", range(1, len(message_without_events(3)) + 8))
 def test_a_write_that_was_cut_is_left_out_and_written_over(tmp_path: Path, cut: int) -> None:
     """It was never acknowledged; what is appended later stands behind the last whole message."""
     path = tmp_path / "ks.t.events"
-    HeldEvents(path).append([_message(1), _message(2), _message(3)])
+    HeldEvents(path).append([message_without_events(1), message_without_events(2), message_without_events(3)])
     path.write_bytes(path.read_bytes()[:-cut])
     held = HeldEvents(path)
-    held.append([_message(4)])
+    held.append([message_without_events(4)])
     assert _read_all(held) == [1, 2, 4]
     assert _read_all(HeldEvents(path)) == [1, 2, 4]
 
@@ -66,10 +52,10 @@ def test_a_write_that_was_cut_is_left_out_and_written_over(tmp_path: Path, cut: 
 def test_what_is_removed_is_gone(tmp_path: Path) -> None:
     """And the queue can be used again."""
     held = HeldEvents(tmp_path / "ks.t.events")
-    held.append([_message(1)])
+    held.append([message_without_events(1)])
     held.remove()
     assert (held.is_read, held.size, list(tmp_path.iterdir())) == (True, 0, [])
-    held.append([_message(2)])
+    held.append([message_without_events(2)])
     assert _read_all(held) == [2]
 
 
@@ -77,7 +63,7 @@ def _file_of(path: Path, *segment_ids: int) -> list[int]:
     """A file of such messages; where the frame of each ends."""
     held, ends = HeldEvents(path), []
     for each in segment_ids:
-        held.append([_message(each)])
+        held.append([message_without_events(each)])
         ends.append(held.size)
     return ends
 
@@ -88,7 +74,10 @@ def _flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("back", [1, len(_message(2)) // 2, len(_message(2)) + 2, len(_message(2)) + 7])
+@pytest.mark.parametrize(
+    "back",
+    [1, len(message_without_events(2)) // 2, len(message_without_events(2)) + 2, len(message_without_events(2)) + 7],
+)
 def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp_path: Path, back: int) -> None:
     """Whichever byte it is: of the payload, of its length or of its CRC. What is appended later stands behind them."""
     path = tmp_path / "ks.t.events"
@@ -96,7 +85,7 @@ def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp
     _flip(path, ends[1] - back)
     held = HeldEvents(path)
     assert (_read_all(held), held.take_damage(), held.take_damage()) == ([1, 3], ends[1] - ends[0], 0)
-    held.append([_message(4)])
+    held.append([message_without_events(4)])
     assert _read_all(HeldEvents(path)) == [1, 3, 4]
 
 
@@ -107,7 +96,7 @@ def test_damage_is_reported_with_its_file_also_by_the_process_after_a_restart(tm
     metrics, reasons = TableMetrics(), list[str]()
     files = TopicFiles("events-ks.t", tmp_path, "ks.t.events", metrics, reasons.append)
     assert files.read_next() is not None
-    assert (len(reasons), metrics.damaged_bytes) == (1, len(frame_of(_message(1))))
+    assert (len(reasons), metrics.damaged_bytes) == (1, len(frame_of(message_without_events(1))))
     assert f"events in {tmp_path / 'ks.t.events'} were damaged" in reasons[0]
 
 
@@ -119,8 +108,8 @@ def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_p
     _flip(path, ends[1] - 1)
     path.write_bytes(path.read_bytes()[:-missing])
     held = HeldEvents(path)
-    held.append([_message(4)])
-    held.append([_message(5)])
+    held.append([message_without_events(4)])
+    held.append([message_without_events(5)])
     assert _read_all(held) == [1, 4, 5]
     again = HeldEvents(path)
     assert _read_all(again) == [1, 4, 5]
@@ -131,10 +120,10 @@ def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_p
 def test_a_schema_that_is_none_takes_only_what_was_written_by_it(tmp_path: Path, schema: bytes) -> None:
     """Under a checksum that fits: whoever wrote it. What is appended later has a schema of its own."""
     path = tmp_path / "ks.t.events"
-    path.write_bytes(frame_of(_message(1)) + frame_of(schema) + frame_of(_message(2)))
+    path.write_bytes(frame_of(message_without_events(1)) + frame_of(schema) + frame_of(message_without_events(2)))
     held = HeldEvents(path)
-    held.append([_message(3)])
-    assert (_read_all(held), held.take_damage()) == ([1, 3], len(frame_of(_message(2))))
+    held.append([message_without_events(3)])
+    assert (_read_all(held), held.take_damage()) == ([1, 3], len(frame_of(message_without_events(2))))
     assert _read_all(HeldEvents(path)) == [1, 3]
 
 
@@ -144,7 +133,7 @@ def test_the_last_message_may_be_damaged_too(tmp_path: Path) -> None:
     ends = _file_of(path, 1, 2)
     _flip(path, ends[1] - 1)
     held = HeldEvents(path)
-    held.append([_message(3)])
+    held.append([message_without_events(3)])
     assert (_read_all(HeldEvents(path)), held.take_damage()) == ([1, 3], ends[1] - ends[0] + 1)
 
 
@@ -155,7 +144,7 @@ def test_zeros_at_the_end_are_what_a_power_loss_has_left(tmp_path: Path, length:
     _file_of(path, 1, 2)
     path.write_bytes(path.read_bytes() + bytes(length))
     held = HeldEvents(path)
-    held.append([_message(3)])
+    held.append([message_without_events(3)])
     assert (_read_all(held), held.take_damage(), _read_all(HeldEvents(path))) == ([1, 2, 3], 0, [1, 2, 3])
 
 
@@ -180,7 +169,7 @@ def test_a_damaged_schema_costs_no_wrong_event(tmp_path: Path) -> None:
     assert 0 < held.take_damage() < ends[0]
     foreign = MUTATION_EVENTS_SCHEMA_TEXT.replace('"segment_id","type":"long"', '"segment_id","type":"string"')
     assert foreign != MUTATION_EVENTS_SCHEMA_TEXT
-    path.write_bytes(frame_of(foreign.encode()) + frame_of(_message(1)) + path.read_bytes()[ends[0] :])
+    path.write_bytes(frame_of(foreign.encode()) + frame_of(message_without_events(1)) + path.read_bytes()[ends[0] :])
     assert _read_all(HeldEvents(path)) == []
 
 
@@ -208,7 +197,7 @@ def test_damage_anywhere_loses_that_place_only(tmp_path: Path) -> None:
         path.write_bytes(whole)
         _flip(path, position)
         hit = next(number for number, end in enumerate(ends, start=1) if position < end)
-        in_schema = position < ends[0] - len(frame_of(_message(1)))
+        in_schema = position < ends[0] - len(frame_of(message_without_events(1)))
         expected = [1, 2, 3] if in_schema else [each for each in (1, 2, 3) if each != hit]
         found = HeldEvents(path)
         # A last frame that has lost its length cannot be told from one that was never written to its end.
@@ -220,7 +209,7 @@ def test_a_message_that_goes_bad_while_the_agent_runs_is_left_out_and_told(tmp_p
     """Bytes all over the file, damaged behind the scan of the start: the other messages come, and the file is kept."""
     path, kept = tmp_path / "ks.t.events", tmp_path / "ks.t.events.damaged"
     ends = _file_of(path, 1, 2, 3)
-    schema_end = ends[0] - len(frame_of(_message(1)))
+    schema_end = ends[0] - len(frame_of(message_without_events(1)))
     for position in [*range(0, schema_end, 251), *range(schema_end, ends[-1], 5)]:
         path.unlink(missing_ok=True)
         _file_of(path, 1, 2, 3)
@@ -244,8 +233,8 @@ def test_bytes_that_go_bad_beside_known_damage_count_once(tmp_path: Path) -> Non
     assert (_read_all(held), held.take_damage()) == ([1, 3, 4], ends[1] - ends[0])
     _flip(path, ends[0] - 1)
     held.rewind()
-    assert (_read_all(held), held.take_damage()) == ([3, 4], len(frame_of(_message(1))))
-    held.append([_message(5)])
+    assert (_read_all(held), held.take_damage()) == ([3, 4], len(frame_of(message_without_events(1))))
+    held.append([message_without_events(5)])
     assert (_read_all(held), held.take_damage()) == ([5], 0)
 
 
@@ -253,10 +242,10 @@ def test_what_is_appended_behind_bytes_that_went_bad_is_read_also_after_a_restar
     """The last message lost bytes while the process ran: the next one does not take their place."""
     path = tmp_path / "ks.t.events"
     held = HeldEvents(path)
-    held.append([_message(1), _message(2)])
+    held.append([message_without_events(1), message_without_events(2)])
     path.write_bytes(path.read_bytes()[:-20])
-    assert (_read_all(held), held.take_damage()) == ([1], len(frame_of(_message(2))))
-    held.append([_message(3)])
+    assert (_read_all(held), held.take_damage()) == ([1], len(frame_of(message_without_events(2))))
+    held.append([message_without_events(3)])
     assert _read_all(held) == [3]
     assert _read_all(HeldEvents(path)) == [1, 3]
 
@@ -275,12 +264,14 @@ def test_a_refused_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as full:
         full.setattr("change_agent.publishing.held_events.os.fsync", refuse)
-        assert not (files.keep_too_large(_message(1)) if too_large else files.hold([_message(1)]))
+        assert not (
+            files.keep_too_large(message_without_events(1)) if too_large else files.hold([message_without_events(1)])
+        )
     assert not holds_events(tmp_path)
-    assert files.hold([_message(2)]) and holds_events(tmp_path)
+    assert files.hold([message_without_events(2)]) and holds_events(tmp_path)
     with monkeypatch.context() as full:
         full.setattr("change_agent.publishing.held_events.os.fsync", refuse)
-        assert not files.hold([_message(3)])
+        assert not files.hold([message_without_events(3)])
     assert _read_all(HeldEvents(tmp_path / "ks.t.events"))[:1] == [2]
 
 
@@ -288,7 +279,7 @@ def test_too_large_events_stay_until_they_are_stored_among_the_held_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start on a full disk leaves them where they are; the next one with room tries them again."""
-    assert _files(tmp_path).keep_too_large(_message(1))
+    assert _files(tmp_path).keep_too_large(message_without_events(1))
 
     def refuse(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -13,7 +12,7 @@ from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredS
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
 from change_agent.publishing.partition_counts import PartitionCounts
-from schemas.mutation_event import MutationEvents, encode_events
+from tests.agent.messages import message_without_events
 from tests.agent.power_loss import PowerLoss
 
 _NODE = "00000000-0000-0000-0000-000000000001"
@@ -25,20 +24,6 @@ def disk(tmp_path: Path) -> Path:
     folder = tmp_path / "disk"
     folder.mkdir()
     return folder
-
-
-def _message(segment_id: int) -> bytes:
-    return encode_events(
-        MutationEvents(
-            node_id=UUID(int=1),
-            segment_id=segment_id,
-            keyspace="ks",
-            table="t",
-            table_id=UUID(int=2),
-            key_schema="",
-            events=(),
-        )
-    )
 
 
 def test_stored_positions_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +46,7 @@ def test_held_events_survive(tmp_path: Path, disk: Path, folder: str, monkeypatc
     power = PowerLoss(disk, monkeypatch)
     held = HeldEvents(disk / folder / "ks.t.events")
     for number in (1, 2):
-        held.append([_message(number)])
+        held.append([message_without_events(number)])
         left = HeldEvents(power.left_in(tmp_path / f"left{number}") / folder / "ks.t.events")
         assert [each.segment_id for each, _ in left.read_all()] == list(range(1, number + 1))
 

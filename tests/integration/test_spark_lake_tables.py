@@ -338,9 +338,13 @@ def test_what_is_published_follows_names_of_the_change_log_that_come_back(spark:
     log = spark.sql(
         " UNION ALL ".join(f"SELECT {epoch}L epoch, {own_columns}, {after} after" for after, epoch in images)
     )
-    log = log.withColumns({
-        "before": F.lit(None).cast(log.schema["after"].dataType), "source": F.lit(None).cast(RECORD_SOURCE),
-    })  # fmt: skip
+    log = log.withColumns(
+        {
+            "before": F.lit(None).cast(log.schema["after"].dataType),
+            "source": F.lit(None).cast(RECORD_SOURCE),
+            "log_epoch": F.col("epoch"),
+        }
+    )
     schemas = topic(("id at", "v c"), ("id at", ""), ("id v", "C"))
     applied = Applied(epoch=2, schema_version=2, gone_until={"v": 1, "c": 1})
     made = ChangeRecords(LogColumns.of(schemas, applied, name_key_of(spark)), 1)

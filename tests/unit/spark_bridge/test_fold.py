@@ -334,6 +334,19 @@ def test_what_a_forgotten_marker_has_removed_does_not_keep_a_later_row_beyond_it
     assert [each.is_alive for each in rules_of([]).fold([again], NOW_S)] == [False]
 
 
+def test_static_columns_that_a_forgotten_marker_has_removed_do_not_come_back() -> None:
+    """A later row of the partition has none."""
+    static, marker = KeyRecords(key=key_of(), scope=STATIC), KeyRecords(key=b"", scope=PARTITION)
+    static.add_value(Valued(Place((5, 0, -1), 0, 100, 9), b"", 1, None, Going()))
+    marker.add_deletion(Deleted(Place((6, 0, -1), 0, 101, None), 10))
+    kept = next(each for each in rules_of(["s"]).fold([static, marker], NOW_S) if each.scope == STATIC)
+    again, row = KeyRecords(key=kept.key, scope=STATIC), KeyRecords(key=key_of(1, "a"), scope=ROW)
+    if kept.valued is not None:
+        again.add_kept_value(kept.valued)
+    row.add_deletion(Deleted(Place((7, 0, -1), 0, 102, 11), None))
+    assert [each.is_static_only for each in rules_of(["s"]).fold([again, row], NOW_S)] == [False, False]
+
+
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
     """A row's own columns expire by its newest record, and static columns by the partition's newest record."""
     rules = rules_of(["s"])

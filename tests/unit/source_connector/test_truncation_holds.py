@@ -105,6 +105,24 @@ def test_a_read_that_came_too_early_is_repeated_before_the_truncation_without_wh
     assert _read(case) == [2]
 
 
+def test_a_truncation_that_all_nodes_have_done_waits_for_the_pause_of_a_read_that_came_too_early(case: Case) -> None:
+    """The next read is not asked for yet, and it would take place during the hold."""
+    now_us = time.time_ns() // 1000
+    case.receive(event(1, digest=1, writetime_us=now_us, live_us=now_us))
+    case.answer(None)
+    case.answer(None)  # Of all replicas.
+    case.around.noted = {_OTHER: _NOTED}
+    _tell(case)
+    _pass(case, 0.001)  # The pause is not over.
+    assert (case.around.reads, case.around.clearings) == ([], [])
+    _pass(case)
+    assert _read(case) == [1]
+    case.answer((GOOD[0], now_us.to_bytes(8, "big"), None))
+    case.taken(1)
+    case.line.work()
+    assert len(case.around.clearings) == 1
+
+
 def test_an_expiry_that_is_stored_behind_the_truncation_makes_no_event_known(case: Case) -> None:
     """The record is before the truncation's positions. A replica's copy after them may be of a row that survived on
     that replica."""

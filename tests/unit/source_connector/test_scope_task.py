@@ -60,10 +60,12 @@ class Case:
         self.task.attempts += 1
         self.task.start()
 
-    def answer(self, *rows: RawRow, paging_state: bytes | None = None) -> None:
+    def answer(
+        self, *rows: RawRow, paging_state: bytes | None = None, consistency: str = "ALL", is_fallback: bool = False
+    ) -> None:
         """Answer the last read with these rows."""
         request = self.owner.reads[-1]
-        self.task.on_rows(Rows(request, rows, "ALL", is_fallback=False, paging_state=paging_state))
+        self.task.on_rows(Rows(request, rows, consistency, is_fallback=is_fallback, paging_state=paging_state))
 
     @property
     def kinds(self) -> list[str]:
@@ -175,6 +177,20 @@ def test_rows_that_were_pushed_off_are_looked_for_when_the_next_page_is_late_too
     assert case.kinds[1:] == ["row"] * 4 + ["row_deletion"]
     now = case.of(row(2), row(3), row(6))
     assert fold(case.owner.records) == now | {_PROJECTION.record_key(row(4)[:2]): None}
+
+
+@pytest.mark.parametrize(("consistency", "is_fallback"), [("LOCAL_QUORUM", False), ("ALL", True)])
+@pytest.mark.parametrize("page", [1, 2])
+def test_a_deletion_is_remembered_only_if_all_replicas_answered_for_every_page(
+    monkeypatch: pytest.MonkeyPatch, consistency: str, is_fallback: bool, page: int
+) -> None:
+    """A replica may not have had the deletion. Another replica's copy of it leads to another look."""
+    case = Case(monkeypatch)
+    case.acknowledge()
+    for number, state in ((1, b"1"), (2, None)):
+        weaker = {"consistency": consistency, "is_fallback": is_fallback} if number == page else {}
+        case.answer(paging_state=state, **weaker)  # type: ignore[arg-type]
+    assert case.owner.settled == [[]]
 
 
 def test_no_row_counts_as_published_before_or_during_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:

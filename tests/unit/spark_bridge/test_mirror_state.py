@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Final
@@ -13,6 +14,7 @@ from schemas.errors import ConfigError
 from spark_bridge.errors import DamagedStateError, DataLossError
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.epoch_plan import EpochPlan
+from spark_bridge.jobs.kept_records import ReplacedRun, Run
 from spark_bridge.jobs.mirror import given_from, start_note
 from spark_bridge.jobs.mirror_state import (
     Applied,
@@ -225,3 +227,13 @@ def test_a_mirror_that_may_lack_records_stays_one(first: Applied, given: Mapping
     assert applied_from_state(json.dumps(stored)) == later
     del stored["may_lack"]
     assert applied_from_state(json.dumps(stored)).may_lack is None
+
+
+def test_replaced_runs_are_kept_for_an_hour() -> None:
+    """A reader that began before still uses them; later their files are deleted."""
+    now_s = int(time.time())
+    young, old = ReplacedRun("young", now_s - 3_000), ReplacedRun("old", now_s - 4_000)
+    first, second = Run(0, "first", 1), Run(1, "second", 1)
+    found = Applied(runs=(first, second), replaced_runs=(old, young)).replaced_without([second])
+    assert [each.name for each in found] == ["young", "first"]
+    assert found[1].at_s >= now_s

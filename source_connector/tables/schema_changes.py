@@ -196,8 +196,25 @@ class SchemaChangeTopic(Stage):
         except pulsar.PulsarException as error:
             text = f"{self._topic}: a schema change of {name} waits: {error}"
             self._notices.say(f"topic {name}", text, self._connection.hint)
+            self._close_lost()
         else:
             del self._by_table[name]
+
+    def _close_lost(self) -> None:
+        """Close a producer and a reader without a connection. The next attempt opens new ones.
+
+        The client connects them again after an outage, but not after the topic was deleted.
+        """
+        import pulsar
+
+        if self._producer is None or self._reader is None:
+            return
+        if self._producer.is_connected() and self._reader.is_connected():
+            return
+        for each in (self._producer, self._reader):
+            with contextlib.suppress(pulsar.PulsarException):
+                each.close()
+        self._producer = self._reader = None
 
     def _publish_one(self, change: _Change | ClearingToPublish) -> None:
         if self._producer is None:
@@ -211,7 +228,7 @@ class SchemaChangeTopic(Stage):
     def _open(self, client: pulsar.Client) -> None:
         import pulsar
 
-        if self._reader is None:  # only once, because a client keeps every reader that it has created
+        if self._reader is None:  # not at each attempt, because a client keeps every reader that it has created
             self._reader = client.create_reader(self._topic, pulsar.MessageId.earliest)
         schema = schema_of_bytes("JSON", "SchemaChange", schema_text(SCHEMA_CHANGE_SCHEMA))
         self._producer = client.create_producer(self._topic, schema=schema)
@@ -224,7 +241,9 @@ class SchemaChangeTopic(Stage):
             change = _change(self._topic, message.data())
             name = message.partition_key()
             self._last[name] = None if change is None else change["new"]
-            if change is not None and (clearing := change.get("clearing")) is not None:
+            clearing = None if change is None else change.get("clearing")
+            # A new reader reads the records again.
+            if clearing is not None and clearing not in self._clearings[name]:
                 self._clearings[name].append(clearing)
 
     def _publish(self, keyspace: str, table: str, definition: TableDefinition | None) -> None:

@@ -309,6 +309,12 @@ class EmptyReader:
     def has_message_available(self) -> bool:
         return False
 
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        return
+
 
 class OneTopicIsGone:
     """A client for which the data topic of ks.a does not exist until it is made again; keeps sent messages."""
@@ -328,6 +334,9 @@ class OneTopicIsGone:
     def create_producer(self, topic: str, **settings: object) -> OneTopicIsGone:
         return self
 
+    def is_connected(self) -> bool:
+        return True
+
     def send(self, data: bytes, *, partition_key: str, **settings: object) -> None:
         self.sent.append(f"{partition_key} {json.loads(data)['changes'][0]}")
 
@@ -335,6 +344,41 @@ class OneTopicIsGone:
         if topic == "data-ks.a" and not self.exists:
             raise pulsar.TopicNotFound("TopicNotFound")
         return []
+
+
+class OwnTopicIsDeleted(OneTopicIsGone):
+    """A client whose first producer is closed for good, as after the deletion of its topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+        self.closed = 0
+
+    def create_producer(self, topic: str, **settings: object) -> OneTopicIsGone:
+        self.opened += 1
+        return self
+
+    def is_connected(self) -> bool:
+        return self.closed == self.opened - 1 and self.opened > 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def send(self, data: bytes, *, partition_key: str, **settings: object) -> None:
+        if not self.is_connected():
+            raise pulsar.AlreadyClosed("AlreadyClosed")
+        super().send(data, partition_key=partition_key, **settings)
+
+
+def test_after_the_deletion_of_its_topic_a_new_producer_publishes() -> None:
+    """The client never connects the first one again."""
+    client = OwnTopicIsDeleted()
+    topic = SchemaChangeTopic(cast("PulsarConnection", client), "changes", lambda answer: None)
+    topic.publish("ks", "c", definition_of(TABLE))
+    topic.start()
+    wait_until(lambda: len(client.sent) == 1, "the change of ks.c")
+    topic.stop()
+    assert (client.opened, client.closed) == (2, 1)
 
 
 def _truncation(name: str, then: Callable[[ClearingRecord | None], None]) -> ClearingToPublish:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cdc.sandbox.errors import SandboxError
 from cdc.sandbox.launch import Launch
+from cdc.sandbox.locks import lock_now
 from cdc.sandbox.pulsar_standalone import PULSAR_START_ATTEMPTS, why_pulsar_is_hopeless
 from cdc.sandbox.running import answers
 from cdc.sandbox.server import Server
@@ -63,13 +63,11 @@ class DetachedServer(Server):
         further file.
         """
         with self.log.open("ab") as log:
-            try:
-                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SandboxError(
-                    f"another command starts {self.name} now; wait until `cdc sandbox status --dir {self._folder}` says"
-                    f" that it is ready"
-                ) from None
+            lock_now(
+                log,
+                f"another command starts {self.name} now; wait until `cdc sandbox status --dir {self._folder}` says that it is"
+                " ready",
+            )
             servers = self._read_state().servers
             self._process = next(each.process for each in servers if each.name == self.name)
             yield

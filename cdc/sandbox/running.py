@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ import psutil
 
 from cdc.rest import rest
 from cdc.sandbox.errors import SandboxError
+from cdc.sandbox.locks import lock_now
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.server import SANDBOX_VARIABLE
 from cdc.sandbox.state import SandboxState, ServerState, read_state
@@ -121,13 +121,11 @@ def _lock(folder: Path) -> Iterator[bool]:
         yield False
         return
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SandboxError(
-                f"a sandbox that is just starting, or that this user may not see, has the lock of {folder}; end its"
-                f" `cdc sandbox up` by Ctrl-C, or try again when it is ready"
-            ) from None
+        lock_now(
+            file,
+            f"a sandbox that is just starting, or that this user may not see, has the lock of {folder}; end its"
+            " `cdc sandbox up` by Ctrl-C, or try again when it is ready",
+        )
         yield True
 
 

@@ -41,8 +41,10 @@ class PositionsWriter(Stage):
 
     A segment is deleted only when both generations have it as finished. Otherwise a start with a damaged newer
     generation would take the deleted segment for lost. `deletable` returns which of the stored finished segments may be
-    deleted now: with a copy of the positions, those that it has as finished. While positions cannot be stored (a full disk), no file is
-    deleted, and storing is retried; after a crash, events are then published again.
+    deleted now: with a copy of the positions, those that the copy has as finished.
+
+    While positions cannot be stored (a full disk), no file is deleted, and storing is retried. After a crash, events are
+    then published again.
     """
 
     def __init__(

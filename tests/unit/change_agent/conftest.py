@@ -1,4 +1,4 @@
-"""An agent without servers and the tables that it knows; a publisher with a broker in memory."""
+"""Fixtures: an agent without servers, the tables that it knows, and a publisher with a broker in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def agent(tmp_path: Path, tables: MemoryTables) -> Iterator[StagedAgent]:
 
 @pytest.fixture
 def broker() -> MemoryBroker:
-    """A broker that is there and takes everything."""
+    """A broker that is available and accepts every message."""
     return MemoryBroker()
 
 

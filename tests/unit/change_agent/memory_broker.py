@@ -1,4 +1,4 @@
-"""A broker in memory, and a line of entries that are published to it."""
+"""A broker in memory, and a publisher that sends entries to it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TOPIC_B = "persistent://public/default/events-ks.b"
 
 
 class MemoryBroker:
-    """Topics as lists of payloads per partition. It may be away, refuse a topic, or keep its acknowledgements back.
+    """Topics as lists of payloads by partition. The broker may be away, refuse a topic, or keep back acknowledgements.
 
-    Of `silent_topics` it takes messages, stores none and acknowledges none.
+    It accepts the messages of `silent_topics`, but neither stores nor acknowledges them.
     """
 
     def __init__(self, partitions: int = 1) -> None:
@@ -51,7 +51,7 @@ class MemoryBroker:
         self.lost_topics: set[str] = set()
         self.checks = 0
         self.places: dict[str, Place | None] = {}
-        """The place that came with the last check of each topic."""
+        """The place that was passed to the last check of each topic."""
         self.unsafe: dict[str, tuple[str, ...]] = {}
         self.opened = 0
 
@@ -102,11 +102,11 @@ class _Producer:
             self._failed = True
             on_result(self._broker.fail_next.pop() if self._broker.fail_next else "AlreadyClosed")
             return True
-        # Nothing behind a message is acknowledged before it.
+        # No message is acknowledged before an earlier message of its producer.
         self._is_silent = self._is_silent or self._topic in self._broker.silent_topics
         if self._is_silent:
             return True
-        # A broker with de-duplication gives no position for a message that it has already.
+        # A broker with deduplication returns no position for a message that it has already stored.
         position = UNKNOWN_POSITION if self._broker.deduplicates else TopicPosition(1, len(self._stored))
 
         def acknowledge(error: str | None) -> None:
@@ -130,7 +130,7 @@ class _Producer:
 
 
 class PublisherLine:
-    """A publisher with a broker, and entries that are numbered as they are published."""
+    """A publisher with a broker. Each published entry gets the next number as its position."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class PublisherLine:
         self.positions.open(1, 0)
         self.metrics = AgentMetrics()
         self.tables: set[tuple[str, str]] = set()
-        """The tables that the node has."""
+        """The tables that exist on the node."""
         self.damage: list[tuple[str, str]] = []
         """Tables whose held events were lost, with the reasons."""
         self.publisher = MutationPublisher(

@@ -1,4 +1,7 @@
-"""Archives and reprocessing: nothing goes that is not archived, what is archived can be read again, paths stay inside."""
+"""Archives and reprocessing: segments are deleted after they are archived, and archived segments can be read again.
+
+No name leads a file out of its folder.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def store() -> Iterator[fsspec.AbstractFileSystem]:
 def test_an_archived_segment_can_be_fetched_as_it_was(
     tmp_path: Path, store: fsspec.AbstractFileSystem, compression: str, place: str
 ) -> None:
-    """Also one that is larger than what is packed at once."""
+    """The segment is larger than the chunks in which it is packed."""
     log = tmp_path / "CommitLog-7-5.log"
     log.write_bytes(bytes(range(256)) * 10_000)
     root = {
@@ -75,7 +78,7 @@ def test_an_archived_segment_can_be_fetched_as_it_was(
 
 
 def test_a_finished_segment_is_archived_and_then_deleted(tmp_path: Path) -> None:
-    """Under the node's id; its bytes are what Cassandra wrote."""
+    """It is stored under the node's id, and its bytes are those that Cassandra wrote."""
     agent = _agent(tmp_path, str(tmp_path / "archive"))
     content = segment_bytes(_ID, [payloads(3)])
     agent.segment(_ID, content, "9\nCOMPLETED")
@@ -88,7 +91,7 @@ def test_a_finished_segment_is_archived_and_then_deleted(tmp_path: Path) -> None
 
 
 def _golden_history(folder: Path, began_ms: int = 1_000) -> ArchivedSchema:
-    """What an agent of a real node has stored, as it goes to the archive."""
+    """The stored schema history of a real node's agent, in the form in which it is archived."""
     shutil.copyfile(STATE / "1" / "schema.sqlite", folder / "schema.sqlite")
     history = SchemaHistory(folder)
     history.load()
@@ -102,13 +105,13 @@ def _stored_history(archive: Path) -> ArchivedSchema:
 
 
 def test_the_schema_history_stands_in_the_archive_before_the_segment_that_needs_it(tmp_path: Path) -> None:
-    """A real history decodes a real segment of its node from there; the file is its user's only."""
+    """A real segment can be decoded with its node's archived history. Only the user who wrote the file can read it."""
     golden = next(each for each in GOLDEN_SEGMENTS if each.line == "5.0")
     history = _golden_history(tmp_path)
     archive = tmp_path / "archive"
     archive.mkdir()
     agent = _agent(tmp_path, str(archive), history)
-    # nothing can be stored under this name
+    # Nothing can be stored while this folder is in the way.
     (archive / _NODE / "schema-history.json.tmp").mkdir(parents=True)
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
     agent.start()
@@ -125,7 +128,7 @@ def test_the_schema_history_stands_in_the_archive_before_the_segment_that_needs_
 
 
 def test_an_archives_schema_history_keeps_what_a_new_working_directory_does_not_know(tmp_path: Path) -> None:
-    """A replaced machine knows neither dropped tables nor where the log changed them."""
+    """The agent of a replaced machine knows neither dropped tables nor the log positions of their changes."""
     archive = SegmentArchive(str(tmp_path / "archive"), "zstd")
     history = _golden_history(tmp_path)
     dropped = ArchivedDefinition(
@@ -141,7 +144,7 @@ def test_an_archives_schema_history_keeps_what_a_new_working_directory_does_not_
 
 
 def test_the_history_names_the_first_segment_whatever_the_order_in_which_they_are_archived(tmp_path: Path) -> None:
-    """A segment with parked mutations comes late; a restart does not begin anew."""
+    """A segment with parked mutations is archived later than its successors. A restart keeps the first segment."""
     history = _golden_history(tmp_path)
     for ids in ((_ID + 1, _ID, _ID + 2), (_ID + 3,)):
         archiving = Archiving(SegmentArchive(str(tmp_path / "archive"), "zstd"), lambda: _NODE, lambda: history)
@@ -154,7 +157,10 @@ def test_the_history_names_the_first_segment_whatever_the_order_in_which_they_ar
 
 
 def test_deleted_segments_give_their_place_to_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Cassandra may delete a segment that is stored already, or that still waits. Nobody asks for either again."""
+    """Cassandra may delete a segment that is archived already, or that still waits.
+
+    No caller asks for either again, so both must leave the queue.
+    """
     archiving = Archiving(SegmentArchive(str(tmp_path / "archive"), "zstd"), lambda: _NODE, lambda: None)
     stored = tmp_path / "archive" / _NODE
 
@@ -170,7 +176,7 @@ def test_deleted_segments_give_their_place_to_others(tmp_path: Path, caplog: pyt
         log.unlink()
     lacking = segment(_ID + 3)
     real = lacking.rename(tmp_path / "elsewhere")
-    lacking.mkdir()  # exists, and cannot be read
+    lacking.mkdir()  # It exists and cannot be read.
     assert not archiving.is_archived(lacking)
     wait_until(lambda: all(future.done() for _, future in archiving._futures.values()), "it has failed")
     lacking.rmdir()
@@ -182,7 +188,10 @@ def test_deleted_segments_give_their_place_to_others(tmp_path: Path, caplog: pyt
 
 
 def test_an_archive_begins_anew_after_a_time_without_it(tmp_path: Path) -> None:
-    """What another archive, or none, was given meanwhile is missing; not after a restart, nor for a new working directory."""
+    """Segments that went to another archive, or to none, are missing in this one.
+
+    The history goes on after a restart, and with a new working directory.
+    """
     url, history = str(tmp_path / "archive"), _golden_history(tmp_path)
     began: list[tuple[int, int | None]] = []
     for at, (name, to) in enumerate([("a", url), ("a", url), ("b", url), ("b", None), ("b", url), ("b", url)]):
@@ -205,7 +214,7 @@ def test_an_archive_begins_anew_after_a_time_without_it(tmp_path: Path) -> None:
 def test_a_damaged_schema_history_is_set_aside_and_a_newer_one_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of a newer version's file is lost; a damaged one stops no archive."""
+    """A damaged history does not stop the archive. The file of a newer version is not overwritten."""
     archive = SegmentArchive(str(tmp_path / "archive"), "zstd")
     history = _golden_history(tmp_path)
     archive.store_schema(history)
@@ -226,7 +235,7 @@ def test_a_damaged_schema_history_is_set_aside_and_a_newer_one_is_left_alone(
 def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line; a file stands where its folder should be made."""
+    """A file has the name of the folder that should be created. The log reports the failure once."""
     (tmp_path / "archive").write_text("in the way")
     agent = _agent(tmp_path, str(tmp_path / "archive"))
     for number in range(3):
@@ -245,7 +254,7 @@ def test_a_failing_archive_deletes_nothing_and_goes_on_when_it_works_again(
 def test_an_archived_segment_that_cannot_be_deleted_is_archived_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder may not be written just now: deleting is tried again, and the archive is left alone."""
+    """The folder is not writable for a while. Only the deletion is repeated."""
     stored: list[str] = []
 
     class Archive(SegmentArchive):
@@ -274,7 +283,7 @@ def test_an_archived_segment_that_cannot_be_deleted_is_archived_once(
 
 
 def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: Path) -> None:
-    """Its file was mended meanwhile: everything in it is published, and it is deleted; then the same once more."""
+    """The file was repaired meanwhile. Its events are published and it is deleted, also when this is repeated."""
     good = segment_bytes(_ID, [payloads(3)])
     bad = bytearray(good)
     bad[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
@@ -290,7 +299,7 @@ def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: 
         wait_until(lambda: len(agent.published) == 2 + 3 * again, "it is read again", 5)  # noqa: B023
         wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted")
         assert list(error.iterdir()) == []
-        # the stored account of the first turn is closed before the second begins
+        # The stored account of the first reading must be closed before the second one begins.
         wait_until(lambda: not any(agent.stored_now().finished.read_again()), "it is forgotten")
     agent.stop()
     assert {each.header.segment_id for each in agent.published} == {_ID}
@@ -298,7 +307,7 @@ def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: 
 
 
 def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> None:
-    """Reprocessing loses nothing either."""
+    """Reprocessing does not lose the damaged file either."""
     bad = bytearray(segment_bytes(_ID, [payloads(3)]))
     bad[-10] ^= 1
     agent = _agent(tmp_path)
@@ -315,7 +324,7 @@ def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> N
 
 
 def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are_acknowledged(tmp_path: Path) -> None:
-    """Its key is the one that was set aside before, and that is over."""
+    """Both readings have the same key. The end of the first one must not count as the end of the second."""
     good = segment_bytes(_ID, [payloads(3)])
     bad = bytearray(good)
     bad[-10] ^= 1
@@ -339,7 +348,7 @@ def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are
 
 
 def test_a_segment_that_is_queued_again_before_its_end_is_settled_is_not_deleted_unread(tmp_path: Path) -> None:
-    """The thread that deletes files was busy meanwhile, and knows the segment as finished."""
+    """The thread that deletes files was blocked meanwhile, and its positions list the segment as finished."""
     goes_on = threading.Event()
 
     def deletable(finished: SegmentIds) -> SegmentIds:
@@ -367,7 +376,7 @@ def test_a_segment_that_is_queued_again_before_its_end_is_settled_is_not_deleted
 
 
 def _stop_while_read_again(folder: Path, stored: StoredSegment) -> None:
-    """An agent was killed when this was stored of a segment that was read once more on request."""
+    """Store the state of an agent that was killed while it read a segment once more on request."""
     store = OffsetStore(folder / "work")
     store.store(StoredPositions(segments={key_of_reading_again(_ID): stored}))
     store.close()
@@ -381,7 +390,7 @@ def _queue(agent: StagedAgent) -> None:
 
 
 def test_a_segment_is_reprocessed_from_its_beginning_after_one_that_a_restart_interrupted(tmp_path: Path) -> None:
-    """The interrupted turn goes on where it was. The next one is of all of the segment."""
+    """The interrupted reading goes on at its stored position. The next one reads the whole segment."""
     _stop_while_read_again(tmp_path, StoredSegment(position=len(segment_bytes(_ID, [payloads(2)]))))
     agent = _agent(tmp_path)
     _queue(agent)
@@ -396,7 +405,7 @@ def test_a_segment_is_reprocessed_from_its_beginning_after_one_that_a_restart_in
 
 
 def test_a_new_machine_reprocesses_a_segment_that_the_lost_machine_had_reprocessed(tmp_path: Path) -> None:
-    """The positions' copy has that reading as finished, and the new machine has no file of it."""
+    """The copy of the positions lists that reading as finished, and the new machine has no file of the segment."""
     agent = _agent(tmp_path)
     agent.follower.adopt(StoredPositions(finished=SegmentIds.of([key_of_reading_again(_ID), _ID])))
     agent.start()
@@ -412,7 +421,7 @@ def test_a_new_machine_reprocesses_a_segment_that_the_lost_machine_had_reprocess
 def test_a_segment_that_was_set_aside_before_a_kill_is_reprocessed_from_its_beginning(
     tmp_path: Path, queued: str
 ) -> None:
-    """Its end and its fault were stored, it was moved to error/, and that was not stored any more."""
+    """The end and the fault were stored, and the file was moved to error/. The kill came before the move was stored."""
     end = len(segment_bytes(_ID, [payloads(3)]))
     _stop_while_read_again(tmp_path, StoredSegment(position=end, fault="a checksum is wrong"))
     agent = _agent(tmp_path)
@@ -429,7 +438,7 @@ def test_a_segment_that_was_set_aside_before_a_kill_is_reprocessed_from_its_begi
 
 
 def test_a_reprocessed_segment_is_found_in_the_folder_for_errors(tmp_path: Path) -> None:
-    """Under its own id, whatever the key of its account is."""
+    """The archiver looks for the segment's own id, also when the key stands for a repeated reading."""
     (tmp_path / f"CommitLog-7-{_ID}.log").touch()
     archiver = SegmentArchiver(tmp_path)
     keys = [SegmentKey(_ID), key_of_reading_again(_ID), key_of_reading_again(_ID + 1)]
@@ -437,7 +446,7 @@ def test_a_reprocessed_segment_is_found_in_the_folder_for_errors(tmp_path: Path)
 
 
 def test_archived_segments_are_decoded_and_reprocessed_from_where_they_are(tmp_path: Path) -> None:
-    """`cdc decode` and `cdc agent reprocess` take the packed file itself; the archive keeps it."""
+    """`cdc decode` and `cdc agent reprocess` accept the packed file, and leave it in the archive."""
     golden = GOLDEN_SEGMENTS[-1]
     SegmentArchive(str(tmp_path / "archive"), "zstd").store(golden.path, _NODE)
     packed = tmp_path / "archive" / _NODE / f"{golden.path.name}.zst"
@@ -454,7 +463,7 @@ def test_archived_segments_are_decoded_and_reprocessed_from_where_they_are(tmp_p
     "name", ["../../etc/passwd", "x.log", "CommitLog-7-1.log/..", "CommitLog-7-1.log.gz", "CommitLog-7-1_cdc.idx", ""]
 )
 def test_a_name_that_is_no_segments_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
-    """The name decides where the file goes, so it may only be a segment's."""
+    """The name becomes a file name in the target folder, so only names of segments are accepted."""
     (tmp_path / "in").mkdir()
     with pytest.raises(ArchiveError, match="is not named like a segment"):
         fetch_segment(f"{tmp_path}/in/{name}", tmp_path / "in")
@@ -472,7 +481,7 @@ def test_a_url_that_no_library_can_read_is_one_line(protocol: str, tmp_path: Pat
 
 
 def test_a_packed_segment_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    """Half a segment under a segment's name would look like one."""
+    """A part of a segment must not get the name of a segment."""
     log = tmp_path / "CommitLog-7-5.log"
     log.write_bytes(b"some bytes" * 50)
     SegmentArchive(str(tmp_path), "zstd").store(log, "n")
@@ -496,7 +505,7 @@ def test_a_packed_segment_that_was_cut_anywhere_is_refused(tmp_path: Path) -> No
     ],
 )
 def test_an_archive_url_is_checked_and_may_hold_no_secret(url: str, problem: str | None) -> None:
-    """The text of the problem does not repeat the password."""
+    """The reported problem does not repeat the password."""
     found = archive_problem(url)
     assert (found is None) == (problem is None)
     assert found is None or (problem is not None and found.startswith(problem) and "secret" not in found)

@@ -1,4 +1,4 @@
-"""Keys of events: what is copied straight from CQL to Avro is what the reference writes, byte for byte."""
+"""Keys of events: the bytes that are copied directly from CQL to Avro equal those of the reference encoder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata
 
 
 def _reference(table: TableMetadata, partition_key: bytes, clustering: tuple[bytes | None, ...]) -> bytes | None:
-    """By values and fastavro; None where the bytes are refused."""
+    """The key as encoded from values by fastavro; None if the values are refused."""
     values: list[bytes | None] = [*split_partition_key(partition_key, len(table.partition_key)), *clustering]
     names = avro_names([each.name for each in table.primary_key])
     try:
@@ -90,7 +90,7 @@ _VALUES = st.one_of(
 @example(struct.pack(">f", 1.5))
 @given(_VALUES)
 def test_a_value_of_any_type_is_written_as_by_the_reference(cql_type: CqlType, value: bytes) -> None:
-    """In a partition key and in a clustering; what the reference refuses is refused."""
+    """Test the type in the partition key and as a clustering column. Both encoders refuse the same values."""
     for table, key, clustering in (
         (_table([cql_type], []), value, ()),
         (_table([_INT], [cql_type]), b"\0\0\0\1", (value,)),
@@ -99,7 +99,7 @@ def test_a_value_of_any_type_is_written_as_by_the_reference(cql_type: CqlType, v
 
 
 def test_a_key_of_several_columns() -> None:
-    """Composite partition key, a clustering column that is absent, one that is empty, and a deletion of the partition."""
+    """A composite partition key with an absent clustering column, with an empty one, and a partition deletion."""
     table = _table([_TEXT, _INT], [_INT, _TEXT])
     partition_key = b"\0\2ab\0\0\4\0\0\0\5\0"
     for clustering in ((b"\0\0\0\7", "ü".encode()), (None, b""), (b"", None)):
@@ -111,7 +111,7 @@ def test_a_key_of_several_columns() -> None:
 
 
 def test_an_empty_part_of_a_partition_key_is_refused_with_its_type() -> None:
-    """Avro has no null there; the agent parks such a change instead of ending."""
+    """Avro has no null for this field. The agent parks such a mutation and does not end."""
     keys = EventKeys(_table([_INT, _TEXT], []))
     with pytest.raises(CqlValueError, match="a value of type int: an empty value has no form"):
         keys.partition(b"\0\0\0\0\1a\0")

@@ -1,4 +1,4 @@
-"""The native, the compiled and the plain decoder are one: equal values, equal errors, and one of them is chosen."""
+"""The native, the compiled and the plain decoder give equal values and errors. `CDC_DECODER` chooses one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TESTS_OF_THE_DECODER = [
     "test_segment_reader.py",
 ]
 
-# Those of the way from the reader to messages, which the native core changes.
+# The tests of the path from the reader to messages, which differs with the native core.
 _TESTS_OF_THE_WAY = ["test_segment_follower.py", "test_unsynced_reading.py", "test_unknown_tables.py"]
 
 needs_native = pytest.mark.skipif(
@@ -56,7 +56,7 @@ def _run(choice: str, *arguments: str, root: Path = _ROOT) -> subprocess.Complet
 @pytest.mark.exhaustive
 @needs_compiled
 def test_the_other_decoder_passes_the_same_tests() -> None:
-    """The tests of this run are those of one decoder; here they run over the other one."""
+    """The present run tests one decoder. Run the same tests with the other one."""
     other = "python" if running().is_compiled else "compiled"
     files = [str(_HERE / name) for name in _TESTS_OF_THE_DECODER]
     done = _run(other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
@@ -67,7 +67,7 @@ def test_the_other_decoder_passes_the_same_tests() -> None:
 @needs_native
 @needs_compiled
 def test_the_way_to_messages_passes_the_same_tests_with_and_without_the_core() -> None:
-    """The tests of this run are those of one of both."""
+    """The present run tests the path with or without the core. Run the same tests the other way."""
     other = "compiled" if running().is_native else "native"
     done = _run(
         other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(_HERE / name) for name in _TESTS_OF_THE_WAY)
@@ -78,7 +78,7 @@ def test_the_way_to_messages_passes_the_same_tests_with_and_without_the_core() -
 @pytest.mark.exhaustive
 @needs_compiled
 def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
-    """Thousands of damaged mutations and hundreds of damaged segments, the same in both; each outcome is one line."""
+    """All decoders read thousands of damaged mutations and hundreds of damaged segments. Each outcome is one line."""
     choices = ["compiled", "native"] if native_folder().is_dir() else ["compiled"]
     plain, *others = (_run(choice, "-m", "tests.agent.both_decoders") for choice in ("python", *choices))
     for other in others:
@@ -89,7 +89,7 @@ def test_good_and_bad_bytes_give_equal_values_and_equal_errors() -> None:
 
 @needs_compiled
 def test_the_choice_is_what_runs() -> None:
-    """`cdc --version` says which, and the modules come from where it says."""
+    """`cdc --version` names the decoder, and the modules are loaded from its files."""
     print_it = "import change_agent.db.rows as rows; from change_agent.decoder import running\n"
     print_it += "print(rows.__file__.rpartition('.')[2], running().is_compiled)"
     assert _run("compiled", "-c", print_it).stdout.split() == ["so", "True"]
@@ -101,7 +101,7 @@ def test_the_choice_is_what_runs() -> None:
 
 @needs_native
 def test_the_native_core_of_other_sources_does_not_run(tmp_path: Path) -> None:
-    """The program says that it is stale; asked for it, it refuses in one line."""
+    """`cdc --version` says that the core is stale. `CDC_DECODER=native` refuses to start, with one line."""
     for package in ("schemas", "runtime", "change_agent", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     assert "decoder: native" in _run("native", "-m", "cdc.main", "--version", root=tmp_path).stdout
@@ -118,7 +118,7 @@ def test_the_native_core_of_other_sources_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_wrong_choice_is_refused_in_one_line() -> None:
-    """As any wrong option."""
+    """The variable is refused like any wrong option."""
     done = _run("rust", "-m", "cdc.main", "--version")
     assert done.returncode == 2
     assert done.stderr == "cdc: CDC_DECODER: 'rust' is not one of auto, compiled, native, python\n"
@@ -126,7 +126,10 @@ def test_a_wrong_choice_is_refused_in_one_line() -> None:
 
 @needs_compiled
 def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -> None:
-    """The edited source runs, and the program says that the compiled one is stale; asked for it, it refuses."""
+    """The edited source runs, and `cdc --version` says that the compiled modules are stale.
+
+    `CDC_DECODER=compiled` refuses to start.
+    """
     for package in ("schemas", "runtime", "clients", "change_agent", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     assert f"decoder: {_BEST}" in _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
@@ -142,7 +145,7 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
 
 
 def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> None:
-    """A line each; `make` goes on, who asked for it by hand gets exit code 1."""
+    """Each missing part is one line. The exit code is 1, or 0 with `--if-possible`, as `make` calls it."""
     for package in ("schemas", "runtime", "clients", "change_agent", "source_connector", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "_compiled"))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler", "CARGO": sys.executable}
@@ -159,7 +162,7 @@ def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("module", COMPILED_MODULES)
 def test_a_compiled_module_keeps_to_what_the_compiler_knows(module: str) -> None:
-    """mypyc leaves out the `from` of a `raise`; and of ours it may import only what the key of the build covers."""
+    """mypyc leaves out the `from` of a `raise`. Of our own modules, only those in the build key may be imported."""
     tree = ast.parse(_ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text())
     assert not [each.lineno for each in ast.walk(tree) if isinstance(each, ast.Raise) and each.cause is not None]
     ours = {

@@ -1,4 +1,4 @@
-"""CdcRawGuard: what it moves out of `cdc_raw`, when, and what it never does. Real folders, no servers."""
+"""CdcRawGuard: which segments it moves out of `cdc_raw`, and when. Real folders, no servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ID = time.time_ns() // 1_000_000 - 10_000
 
 
 class _Node:
-    """Says what the node runs with; None: the node is away."""
+    """A node with these settings. With None it is unavailable."""
 
     def __init__(self, settings: Mapping[str, str] | None) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ def _guard(
 
 @pytest.fixture
 def cdc_raw(tmp_path: Path) -> Path:
-    """An empty folder."""
+    """An empty cdc_raw."""
     (tmp_path / "cdc_raw").mkdir()
     return tmp_path / "cdc_raw"
 
@@ -77,7 +77,7 @@ def _logs(folder: Path) -> list[int]:
 
 @pytest.fixture
 def running(cdc_raw: Path, tmp_path: Path) -> Iterator[tuple[CdcRawGuard, AgentMetrics]]:
-    """A guard of a folder that may hold 8 MiB."""
+    """A guard of a folder whose limit is 8 MiB."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics)
     yield guard, metrics
@@ -88,7 +88,7 @@ def running(cdc_raw: Path, tmp_path: Path) -> Iterator[tuple[CdcRawGuard, AgentM
 def test_the_oldest_finished_segments_go_until_half_is_free(
     cdc_raw: Path, tmp_path: Path, running: tuple[CdcRawGuard, AgentMetrics]
 ) -> None:
-    """Six segments and the one that Cassandra counts in advance are above three quarters of eight."""
+    """Six segments, and the one that Cassandra counts in advance, are more than three quarters of eight."""
     guard, metrics = running
     _fill(cdc_raw, 6)
     guard.start()
@@ -101,7 +101,7 @@ def test_the_oldest_finished_segments_go_until_half_is_free(
 def test_a_node_that_does_not_tell_its_settings_is_told_once(
     cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A role that may not read them leaves the guard with a limit that may not be the node's."""
+    """If the role may not read the settings, the guard uses a limit that may differ from the node's."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(None))
     for _ in range(2):
@@ -123,7 +123,7 @@ def test_a_node_that_runs_without_cdc_is_told_once(
     settings: Mapping[str, str] | None,
     is_enabled: bool,
 ) -> None:
-    """Not a node that does not say it: Cassandra 3.11, or a role that may not read its settings."""
+    """A node that does not return the setting is not reported: Cassandra 3.11, or a role without the right to read it."""
     guard = _guard(cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(settings))
     for _ in range(2):
         guard._settings_at = 0.0
@@ -145,7 +145,10 @@ def test_a_node_that_runs_without_cdc_is_told_once(
 def test_a_segment_is_counted_in_advance_as_cassandra_counts_it(
     cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], segments: int, moved: int
 ) -> None:
-    """Writes fail one segment before the limit: five of eight MiB are below three quarters, but six are counted."""
+    """Cassandra refuses writes one segment before the limit.
+
+    Five of eight MiB are less than three quarters, but six are counted.
+    """
     guard, metrics = running
     _fill(cdc_raw, segments)
     guard.start()
@@ -159,7 +162,10 @@ def test_a_segment_is_counted_in_advance_as_cassandra_counts_it(
 def test_a_start_on_a_full_cdc_raw_says_what_may_have_gone_before(
     cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, segments: int, blocks: str, told: int
 ) -> None:
-    """Of segments that no agent ever saw no gap can be told: only that Cassandra removes the oldest when it is full."""
+    """No gap can be reported for segments that no agent saw.
+
+    The log says only that Cassandra may have removed some, if `cdc_block_writes` is false.
+    """
     metrics = AgentMetrics()
     settings = {
         "cdc_total_space": "8MiB", "commitlog_segment_size": "1MiB", "cdc_block_writes": blocks,
@@ -175,7 +181,7 @@ def test_a_start_on_a_full_cdc_raw_says_what_may_have_gone_before(
 
 
 def test_files_that_go_while_the_folder_is_measured_are_left_out(cdc_raw: Path, tmp_path: Path) -> None:
-    """The archiver deletes while the guard looks: neither fails."""
+    """The archiver deletes files while the guard measures the folder. Neither fails."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, total_mb=1000)
     for number in range(300):
@@ -191,7 +197,7 @@ def test_files_that_go_while_the_folder_is_measured_are_left_out(cdc_raw: Path, 
 def test_segments_that_cassandra_still_writes_are_never_moved(
     cdc_raw: Path, running: tuple[CdcRawGuard, AgentMetrics], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then nothing can be done, and the log says so, once."""
+    """No segment can be moved, and the log says so once."""
     guard, metrics = running
     _fill(cdc_raw, 7, completed=False)
     guard.start()
@@ -204,7 +210,7 @@ def test_segments_that_cassandra_still_writes_are_never_moved(
 def test_a_disk_that_is_nearly_full_takes_nothing_and_the_log_says_so(
     cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Filling it would stop more than tables with CDC."""
+    """A full disk would stop more than the tables with CDC."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, min_free=2**60)
     _fill(cdc_raw, 7)
@@ -217,7 +223,7 @@ def test_a_disk_that_is_nearly_full_takes_nothing_and_the_log_says_so(
 
 
 def test_a_move_that_fails_is_counted_and_tried_again(cdc_raw: Path, tmp_path: Path) -> None:
-    """The segment stays where it is, with its index, until it can go."""
+    """The segment and its index stay where they are until the move succeeds."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics)
     _fill(cdc_raw, 6)
@@ -234,7 +240,10 @@ def test_a_move_that_fails_is_counted_and_tried_again(cdc_raw: Path, tmp_path: P
 
 
 def test_segments_that_a_replay_has_linked_again_are_moved_again(cdc_raw: Path, tmp_path: Path) -> None:
-    """They were moved, and the node was killed: at its start it links them again, whatever the limit is."""
+    """The segments were moved before the node was killed.
+
+    At its start the node links them again, even above the limit.
+    """
     spill = tmp_path / "spill"
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, spill, metrics)
@@ -253,7 +262,7 @@ def test_segments_that_a_replay_has_linked_again_are_moved_again(cdc_raw: Path, 
 
 
 def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Path) -> None:
-    """Full within the minute at this rate: off-loading starts at a quarter, long before writes are refused."""
+    """At this rate the folder is full within a minute. Segments are moved long before writes are refused."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, total_mb=40)
     _fill(cdc_raw, 4)
@@ -274,7 +283,10 @@ def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Pa
 
 
 def test_off_loaded_segments_are_read_in_the_order_of_their_ids_and_deleted(tmp_path: Path) -> None:
-    """The reader finds them in either folder, also one that it had open; nothing comes twice."""
+    """The reader finds segments in both folders, also if it had one open when it was moved.
+
+    No event is published twice.
+    """
     agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     agent.acknowledges = False
     for number in range(4):
@@ -284,7 +296,7 @@ def test_off_loaded_segments_are_read_in_the_order_of_their_ids_and_deleted(tmp_
     (agent.cdc_raw / f"CommitLog-7-{_ID}_cdc.idx").unlink()
     agent.start()
     wait_until(lambda: len(agent.published) == 12, "all are read")
-    # also while they wait for their acknowledgement
+    # A segment may also be moved while its events wait for acknowledgements.
     (agent.cdc_raw / f"CommitLog-7-{_ID + 2}.log").rename(agent.spill / f"CommitLog-7-{_ID + 2}.log")
     agent.positions.acknowledge(tracked_entries(agent.published), 12, 0)
     wait_until(lambda: agent.files() == [] and not list(agent.spill.iterdir()), "all are deleted")
@@ -312,14 +324,14 @@ def test_off_loaded_segments_are_read_in_the_order_of_their_ids_and_deleted(tmp_
 def test_settings_are_taken_by_their_names_of_all_versions(
     settings: dict[str, object], disk_mb: int, total_mb: int, segment_mb: int, blocks: bool | None
 ) -> None:
-    """What is not said is Cassandra's default."""
+    """A missing or unreadable setting has Cassandra's default."""
     assert cdc_space_of(settings, disk_mb * _MIB) == CdcSpace(
         total_bytes=total_mb * _MIB, segment_bytes=segment_mb * _MIB, blocks_writes=blocks
     )
 
 
 def test_the_forecast_follows_the_last_minute() -> None:
-    """Ten bytes a second leave ten seconds for a hundred; when nothing grows, nothing is in sight."""
+    """At ten bytes a second, a hundred bytes are used up after ten seconds. Without growth there is no forecast."""
     forecast = SpaceForecast()
     for second in range(100):
         forecast.add(second, second * 10)

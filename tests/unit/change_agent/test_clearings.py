@@ -1,4 +1,4 @@
-"""Truncations and drops of golden tables: in their place in the log, or late, with the events behind them once more."""
+"""Truncations and drops of golden tables: published at their position in the log, or late, with later events repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCHEMA: dict[str, object] = json.loads(CLEARING_SCHEMA_TEXT)
 
 
 class _ClearingTopics:
-    """What was sent to which partition, and how many events the agent had handed over by then."""
+    """Record what was sent to each partition, and how many events the agent had published before."""
 
     def __init__(self) -> None:
         self.agent: StagedAgent | None = None
@@ -61,7 +61,7 @@ class _Partition:
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 def _start(folder: Path, tables: MemoryTables, topics: _ClearingTopics, *, acknowledges: bool = True) -> StagedAgent:
@@ -72,17 +72,17 @@ def _start(folder: Path, tables: MemoryTables, topics: _ClearingTopics, *, ackno
 
 
 def _table_of(count: int) -> UUID:
-    """The table of the last of so many first entries."""
+    """The table of the entry with this number."""
     return UUID(bytes=ENTRIES[count - 1].payload[1:17])
 
 
 def _sections() -> tuple[bytes, int]:
-    """A segment of two and four entries, and where its first part ends."""
+    """A segment with sections of two and four entries, and the end of its first section."""
     return segment_bytes(_ID, [payloads(2), payloads(4)]), len(segment_bytes(_ID, [payloads(2)]))
 
 
 def _expect_sent(topics: _ClearingTopics, place: Truncation, events_before: Sequence[int]) -> None:
-    """The truncation of this place, so many times on each partition, behind so many events."""
+    """Check that the truncation was sent once to each partition after each of these numbers of events."""
     clearing = Clearing(ClearingKind.TRUNCATION, place.position, place.time_ms)
     assert {(each.clearing, each.segment_id) for _, each, _ in topics.sent} == {(clearing, place.segment_id)}
     sent = [(partition, before) for partition, _, before in topics.sent]
@@ -90,14 +90,17 @@ def _expect_sent(topics: _ClearingTopics, place: Truncation, events_before: Sequ
 
 
 def _end_segment(agent: StagedAgent, whole: bytes) -> None:
-    """Cassandra completes it, the agent deletes it and ends."""
+    """Complete the segment, wait until the agent has deleted it, and stop the agent."""
     agent.index(_ID, f"{len(whole)}\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is deleted")
     agent.stop()
 
 
 def test_a_truncation_that_is_ahead_is_published_in_its_place(tmp_path: Path, tables: MemoryTables) -> None:
-    """Behind the events before it, and before those behind it. The next start does not publish it again."""
+    """It comes after the events before its position, and before the events after it.
+
+    The next start does not repeat it.
+    """
     topics = _ClearingTopics()
     whole, first = _sections()
     tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
@@ -113,7 +116,7 @@ def test_a_truncation_that_is_ahead_is_published_in_its_place(tmp_path: Path, ta
 
 
 def test_a_truncation_waits_until_the_broker_has_the_events_before_it(tmp_path: Path, tables: MemoryTables) -> None:
-    """Another producer sends it, so it would overtake them."""
+    """A separate producer sends the truncation, so it could overtake them."""
     topics = _ClearingTopics()
     whole, first = _sections()
     tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
@@ -132,7 +135,10 @@ def test_a_truncation_waits_until_the_broker_has_the_events_before_it(tmp_path: 
 
 
 def test_a_late_truncation_and_the_events_behind_it_survive_a_crash(tmp_path: Path, tables: MemoryTables) -> None:
-    """The broker has the truncation, the agent ends before it has the repeated events: the next start repeats both, once."""
+    """The agent ends when the broker has the truncation but not the repeated events.
+
+    The next start repeats both, once.
+    """
     topics = _ClearingTopics()
     whole, first = _sections()
     agent = _start(tmp_path, tables, topics)
@@ -164,7 +170,10 @@ def test_a_late_truncation_and_the_events_behind_it_survive_a_crash(tmp_path: Pa
 def test_a_second_truncation_is_published_whatever_the_nodes_clock_says(
     tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, later_ms: int
 ) -> None:
-    """The clock was set back, or forward, between the two. The agent ends before the broker has what is behind the second one."""
+    """The clock was set back or forward between the two.
+
+    The agent ends before the broker has the events after the second truncation.
+    """
     monkeypatch.setattr("change_agent.segments.clearings._EMPTY_S", 0.5)
     topics = _ClearingTopics()
     first, second = (len(segment_bytes(_ID, sections)) for sections in ([payloads(2)], [payloads(2), payloads(4)]))
@@ -191,7 +200,7 @@ def test_a_second_truncation_is_published_whatever_the_nodes_clock_says(
     agent.stop()
     _expect_sent(topics, later, [10, 0])
 
-    # a note of before both, of a node that was restored, is none
+    # A truncation record that is older than both, as on a node that was restored, is ignored.
     tables.truncations = {_table_of(4): Truncation(_ID, first - 1, 1_000)}
     agent = _start(tmp_path, tables, topics)
     _end_segment(agent, whole)
@@ -202,7 +211,7 @@ def test_a_second_truncation_is_published_whatever_the_nodes_clock_says(
 def test_a_truncation_in_a_segment_that_is_deleted_is_published_and_reported(
     tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node was away while the segment was read: the events behind the truncation cannot be published once more."""
+    """The node was away while the segment was read. The events after the truncation cannot be published again."""
     topics = _ClearingTopics()
     whole, first = _sections()
     agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
@@ -220,7 +229,7 @@ def test_a_truncation_in_a_segment_that_is_deleted_is_published_and_reported(
 def test_the_drop_of_a_table_that_the_filter_has_admitted_since_is_found(
     tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGHUP changes the filter. The schema stays the same until the table is dropped."""
+    """SIGHUP changes the filter. The schema does not change until the table is dropped."""
     table = next(each for each in tables.tables.values() if each.cdc)
     known = KnownTables(version=1, node_id=UUID(int=1), tables=tables.tables)
     monkeypatch.setattr(tables, "as_of", lambda *args, **more: known)
@@ -243,7 +252,10 @@ def test_the_drop_of_a_table_that_the_filter_has_admitted_since_is_found(
 def test_a_drop_of_many_tables_waits_for_the_broker_once(
     tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round ends at the first topic that is refused; the others come in the next one, and the refused one when it is taken."""
+    """A round ends at the first refused topic. The other topics follow in the next round.
+
+    The refused topic follows when the broker accepts it.
+    """
     topics = _ClearingTopics()
     agent = _start(tmp_path, tables, topics, acknowledges=False)
     whole, _ = _sections()
@@ -262,7 +274,7 @@ def test_a_drop_of_many_tables_waits_for_the_broker_once(
     tables.present = frozenset()
     wait_until(lambda: len(topics.sent) >= _PARTITIONS * (len(names) - 1), "all others are published")
     assert {each.clearing.kind for _, each, _ in topics.sent if each.clearing} == {ClearingKind.DROP}
-    # One for each round, that is for each refusal, and one more before and behind them.
+    # One wait for each round, so one for each refusal, and one more before and after all rounds.
     assert len(waits) <= len(topics.opened) - (len(names) - 1) + 2
     topics.refused = set()
     wait_until(lambda: len(topics.sent) == _PARTITIONS * len(names), "the refused one, too")
@@ -273,7 +285,7 @@ def test_a_drop_of_many_tables_waits_for_the_broker_once(
 def test_events_behind_a_late_truncation_that_wait_for_a_topic_hold_the_reader_up_ever_more_rarely(
     tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another table's topic cannot be used. The truncation is stored in the end."""
+    """The topic of another table cannot be used. The truncation is stored in the end."""
     topics = _ClearingTopics()
     agent = _start(tmp_path, tables, topics)
     whole, first = _sections()
@@ -290,7 +302,7 @@ def test_events_behind_a_late_truncation_that_wait_for_a_topic_hold_the_reader_u
     tables.truncations = {_table_of(4): Truncation(_ID, first, 1_000)}
     wait_until(lambda: bool(topics.sent), "it is published", 20)
     time.sleep(1.0)
-    # Before and behind the truncation, then after one second, and after two.
+    # Before and after the truncation, then after one second, and after two.
     assert len(waits) <= 4
     is_empty = True
     wait_until(lambda: f'"{_table_of(4)}": [' in (agent.work / "clearings.json").read_text(), "it is stored", 10)

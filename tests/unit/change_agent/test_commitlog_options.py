@@ -37,7 +37,7 @@ def _problem(path: Path) -> str:
 
 
 def test_keys_come_from_json_and_from_yaml(tmp_path: Path) -> None:
-    """All other options of cassandra.yaml are passed over."""
+    """All other options of cassandra.yaml are ignored."""
     options = {**_encryption(), "cluster_name": "c", "commitlog_compression": [{"class_name": "LZ4Compressor"}]}
     path = _written(tmp_path, options)
     for text in (
@@ -52,7 +52,7 @@ def test_keys_come_from_json_and_from_yaml(tmp_path: Path) -> None:
 
 
 def test_a_file_without_these_options_changes_nothing(tmp_path: Path) -> None:
-    """Compressed logs need none."""
+    """Compressed logs need no options."""
     options = load_segment_options(_written(tmp_path, {"cdc_enabled": True}), "x")
     assert (options.keys, options.max_segment_size) == (None, 256 << 20)
 
@@ -67,7 +67,7 @@ def test_a_file_without_these_options_changes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_large_segments_are_read_when_the_node_has_them(tmp_path: Path, setting: object, size: int) -> None:
-    """A small setting lowers nothing: older segments may be larger."""
+    """A small setting does not lower the limit, because older segments may be larger."""
     assert load_segment_options(_written(tmp_path, setting), "x").max_segment_size == size
 
 
@@ -85,7 +85,10 @@ def test_a_relative_key_store_is_found_beside_the_file_or_its_folder(tmp_path: P
 
 
 def test_encryption_that_is_off_needs_no_key_store(tmp_path: Path) -> None:
-    """That is what cassandra.yaml says where nobody touched it; but a key that is there opens older segments."""
+    """cassandra.yaml has it off by default.
+
+    If the key store is readable, older encrypted segments can still be read.
+    """
     keys = load_segment_options(_written(tmp_path, _encryption(enabled=False)), "x").keys
     assert keys is not None
     assert keys.secret_key("testing:1").hex() == _KEY
@@ -114,7 +117,7 @@ def test_encryption_that_is_off_needs_no_key_store(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_told(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
-    """By the option and the place in the file."""
+    """The message names the option and the place in the file."""
     path = _written(tmp_path, _encryption(**changes))
     problem = _problem(path)
     assert reason in problem
@@ -122,7 +125,7 @@ def test_wrong_options_are_told(tmp_path: Path, changes: dict[str, object], reas
 
 
 def test_a_wrong_password_is_told_at_the_start(tmp_path: Path) -> None:
-    """One line that names the key store and not the password."""
+    """One line names the key store, and does not show the password."""
     text = json.dumps(_encryption()).replace(STORE_PASSWORD, "another-secret")
     path = tmp_path / "options"
     path.write_text(text)
@@ -133,7 +136,7 @@ def test_a_wrong_password_is_told_at_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", "a: [", "[1]", "", "text", "{1: 2}", "\0"])
 def test_a_file_that_holds_no_options_is_refused(tmp_path: Path, content: str) -> None:
-    """And what it holds is not printed."""
+    """The message does not show the content of the file."""
     path = tmp_path / "options"
     path.write_text(content)
     assert str(path) in _problem(path)
@@ -145,7 +148,7 @@ def _agent_options(folder: Path, **options: object) -> dict[str, object]:
 
 
 def test_an_agent_takes_the_keys_from_cassandra_yaml(tmp_path: Path) -> None:
-    """Or from the file of `commitlogOptions`, which wins."""
+    """They come from the file of `commitlogOptions` instead if that option is set."""
     node = _written(tmp_path, {"cdc_enabled": True, **_encryption()})
     config = AgentConfig.from_mapping(_agent_options(tmp_path, cassandraYaml=str(node)), {})
     assert config.segment_options.keys is not None
@@ -176,7 +179,7 @@ def test_a_broken_file_is_told_without_what_it_holds(tmp_path: Path, option: str
 
 
 def test_an_agent_tells_wrong_keys_with_all_other_problems(tmp_path: Path) -> None:
-    """All at once, each under its option."""
+    """All problems are reported at once, each under its option."""
     options = _agent_options(tmp_path, commitlogOptions=str(tmp_path / "nothing"), port=0)
     with pytest.raises(ConfigError) as caught:
         AgentConfig.from_mapping(options, {})

@@ -1,4 +1,4 @@
-"""agent.yaml: what is accepted, and that everything wrong is told at once."""
+"""agent.yaml: accepted options, and errors that report all problems at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_two_options_are_enough(needed: dict[str, object]) -> None:
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    """Unknown names, wrong types and missing things stand in one error, each under its option."""
+    """One error lists unknown names, wrong types and missing options, each under its option."""
     problems = _problems(
         {
             "cdcRawDirectory": str(tmp_path / "nowhere"),
@@ -63,14 +63,14 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_missing_cdc_raw_directory_is_named(tmp_path: Path) -> None:
-    """Neither the folder nor cassandra.yaml: the line says what to set."""
+    """Neither cdcRawDirectory nor cassandraYaml is set. The message says which options to set."""
     assert _problems({"cdcWorkingDir": str(tmp_path)}) == {
         "cdcRawDirectory": "is missing; set it to the node's cdc_raw_directory, or set cassandraYaml"
     }
 
 
 def test_a_path_that_can_be_none_is_told_as_one_that_is_not_there(tmp_path: Path) -> None:
-    """A name of 300 bytes: the operating system refuses even to look."""
+    """A path with a name of 300 bytes: the operating system refuses it."""
     path, pem = f"/{'b' * 300}", f"/{'c' * 300}.pem"
     problems = _problems({"cdcRawDirectory": path, "cdcWorkingDir": str(tmp_path), "cassandraTrustCertsFilePath": pem})
     assert problems == {
@@ -80,7 +80,7 @@ def test_a_path_that_can_be_none_is_told_as_one_that_is_not_there(tmp_path: Path
 
 
 def test_the_folder_comes_from_cassandra_yaml(tmp_path: Path) -> None:
-    """cassandraYaml stands for cdcRawDirectory."""
+    """cassandraYaml replaces cdcRawDirectory."""
     settings = tmp_path / "cassandra.yaml"
     settings.write_text(f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}\n")
     config = AgentConfig.from_mapping({"cassandraYaml": str(settings), "cdcWorkingDir": "/work"}, {})
@@ -101,7 +101,7 @@ def test_the_folder_comes_from_cassandra_yaml(tmp_path: Path) -> None:
     ],
 )
 def test_a_cassandra_yaml_without_cdc_is_refused(tmp_path: Path, settings: str, option: str, reason: str) -> None:
-    """The line names the option and says what to do."""
+    """The message names the option and says what to do."""
     path = tmp_path / "cassandra.yaml"
     path.write_text(settings)
     problems = _problems({"cassandraYaml": str(path), "cdcWorkingDir": str(tmp_path)})
@@ -109,7 +109,7 @@ def test_a_cassandra_yaml_without_cdc_is_refused(tmp_path: Path, settings: str, 
 
 
 def test_options_of_datastax_agent_are_taken_over_where_they_have_a_meaning(needed: dict[str, object]) -> None:
-    """Its names work, and what has no effect here is told instead of refused."""
+    """The names of DataStax's agent are accepted. Options without an effect here are reported, not refused."""
     config = AgentConfig.from_mapping(
         needed | {"topicPrefix": "events-", "cdcPollIntervalMs": 60000, "cdcConcurrentProcessors": 2}, {}
     )
@@ -118,7 +118,7 @@ def test_options_of_datastax_agent_are_taken_over_where_they_have_a_meaning(need
 
 
 def test_java_key_stores_are_refused_on_a_tls_connection(needed: dict[str, object]) -> None:
-    """Ignoring one would open a connection that the user wanted protected."""
+    """An agent that ignored the key store would open a connection without the protection that the user wanted."""
     options = needed | {
         "sslTruststorePath": "/x.jks",
         "useKeyStoreTls": False,
@@ -165,7 +165,7 @@ _DATASTAX_VARIABLES = {
 
 
 def test_every_variable_of_datastax_agent_is_taken_over(tmp_path: Path) -> None:
-    """What means the same is used; what means nothing here is told once each; nothing shows a secret."""
+    """Variables with an equivalent are used. Each of the others is reported once. No secret is shown."""
     trusted = tmp_path / "trust.pem"
     trusted.touch()
     variables = _DATASTAX_VARIABLES | {"CDC_TLS_TRUST_CERTS_FILE_PATH": str(trusted)}
@@ -187,14 +187,14 @@ def test_every_variable_of_datastax_agent_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_the_environment_alone_is_enough(tmp_path: Path) -> None:
-    """No file is needed; an empty variable is one that is not set."""
+    """No file is needed. An empty variable counts as not set."""
     environment = {"CDC_RAW_DIRECTORY": str(tmp_path), "CDC_WORKING_DIR": "/w", "CDC_HTTP_PORT": "off", "CDC_PORT": ""}
     config = AgentConfig.load(None, environment)
     assert (config.cdc_raw_directory, config.http_port, config.port) == (tmp_path, None, 9042)
 
 
 def test_a_variable_that_is_almost_one_is_told(needed: dict[str, object]) -> None:
-    """A typing error in the environment has no effect, but it is seen; other programs' variables are not ours."""
+    """A misspelled variable has no effect and is reported. Variables of other programs are ignored."""
     config = AgentConfig.from_mapping(needed, {"CDC_TOPIC_PREFX": "x", "CDC_SOMETHING_ELSE": "y"})
     assert config.notes == (
         "the environment's CDC_TOPIC_PREFX is no option and has no effect; did you mean CDC_TOPIC_PREFIX?",
@@ -202,7 +202,10 @@ def test_a_variable_that_is_almost_one_is_told(needed: dict[str, object]) -> Non
 
 
 def test_a_secret_comes_from_its_file(needed: dict[str, object], tmp_path: Path) -> None:
-    """A mounted secret is read without its last line break; both at once, or a missing file, is refused."""
+    """A secret is read without the last line break of its file.
+
+    The option and its file together are refused, and so is a missing file.
+    """
     (tmp_path / "password").write_text("geheim\n")
     options = needed | {"username": "u", "passwordFile": str(tmp_path / "password")}
     config = AgentConfig.from_mapping(options, {})
@@ -217,7 +220,10 @@ def test_a_secret_comes_from_its_file(needed: dict[str, object], tmp_path: Path)
 
 
 def test_table_patterns_name_keyspace_and_table(needed: dict[str, object]) -> None:
-    """A list, or one text with commas; a pattern without a dot would match nothing."""
+    """The option is a list, or one string with commas.
+
+    A pattern without a dot is refused, as it would match nothing.
+    """
     config = AgentConfig.from_mapping(
         needed | {"includeTables": "shop.*, crm.person?", "excludeTables": ["shop.log"]}, {}
     )
@@ -228,7 +234,7 @@ def test_table_patterns_name_keyspace_and_table(needed: dict[str, object]) -> No
 
 
 def test_every_option_is_documented_with_its_default() -> None:
-    """The table of docs/agent.md names exactly the options that there are, DataStax's own beside it."""
+    """The table in docs/agent.md names exactly the options of the agent. DataStax's own options are named beside it."""
     document = (Path(__file__).parents[3] / "docs" / "agent.md").read_text(encoding="utf-8")
     section = document.split("## agent.yaml")[1].split("\n## ")[0]
     rows = [line for line in section.split("\n### ")[0].splitlines() if line.startswith("| `")]
@@ -240,7 +246,7 @@ def test_every_option_is_documented_with_its_default() -> None:
 
 
 def test_the_environment_fills_what_the_file_leaves_out(needed: dict[str, object]) -> None:
-    """Variables are named as DataStax's; the file wins."""
+    """The variables have DataStax's names. The file takes precedence."""
     environment = {"CDC_TOPIC_PREFIX": "env-", "CDC_PORT": "9999", "CDC_CONTACT_POINTS": "10.0.0.1, 10.0.0.2"}
     config = AgentConfig.from_mapping(needed | {"port": 1234}, environment)
     assert (config.topic_prefix, config.port, config.contact_points) == ("env-", 1234, ("10.0.0.1", "10.0.0.2"))
@@ -279,7 +285,7 @@ def test_secrets_do_not_print(needed: dict[str, object]) -> None:
     ],
 )
 def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, content: str | None, reason: str) -> None:
-    """A broken, foreign or missing file is told by its path."""
+    """The message begins with the path of the broken, foreign or missing file."""
     path = tmp_path / "agent.yaml"
     if content is not None:
         path.write_text(content)
@@ -298,7 +304,7 @@ def test_a_file_that_is_no_configuration_is_one_line(tmp_path: Path, content: st
     ],
 )
 def test_the_agent_keeps_nothing_in_cdc_raw(needed: dict[str, object], option: str, folder: str) -> None:
-    """Cassandra counts it, and would refuse writes for it."""
+    """Cassandra counts these files too, and would refuse writes because of them."""
     raw = needed["cdcRawDirectory"]
     path = folder.format(raw=raw)
     assert _problems(needed | {option: path}) == {
@@ -310,7 +316,7 @@ def test_the_agent_keeps_nothing_in_cdc_raw(needed: dict[str, object], option: s
 
 @pytest.mark.parametrize("option", ["cdcWorkingDir", "spillDir", "archiveUrl"])
 def test_cdc_raw_itself_is_not_the_agents_folder(needed: dict[str, object], option: str) -> None:
-    """Cassandra's segments stay there when the agent's files are moved."""
+    """When the user moves the agent's files, Cassandra's segments must stay there."""
     raw = needed["cdcRawDirectory"]
     assert _problems(needed | {option: raw}) == {
         option: f"{raw} is cdcRawDirectory, where Cassandra counts it; take a folder elsewhere: stop the agent, move"
@@ -320,7 +326,7 @@ def test_cdc_raw_itself_is_not_the_agents_folder(needed: dict[str, object], opti
 
 @pytest.mark.parametrize("name", ["error", "reprocess", "held"])
 def test_spilled_segments_are_not_kept_among_other_files(needed: dict[str, object], name: str) -> None:
-    """What was set aside would be deleted as a segment that was spilled and is read."""
+    """The agent would delete a segment that was set aside, as one that was spilled and read."""
     path = f"{needed['cdcWorkingDir']}/{name}"
     assert _problems(needed | {"spillDir": path}) == {
         "spillDir": f"{path} is for other files of the agent; take another folder: stop the agent, move the segments"
@@ -330,7 +336,7 @@ def test_spilled_segments_are_not_kept_among_other_files(needed: dict[str, objec
 
 @pytest.mark.parametrize("name", ["spill", "error", "reprocess", "held"])
 def test_cdc_raw_is_no_folder_of_the_agent(tmp_path: Path, name: str) -> None:
-    """The default of spillDir would be the folder that it is to keep free."""
+    """The default of spillDir would be the folder that the agent has to keep free."""
     raw = tmp_path / name
     raw.mkdir()
     assert _problems({"cdcRawDirectory": str(raw), "cdcWorkingDir": str(tmp_path)}) == {
@@ -342,7 +348,7 @@ def test_cdc_raw_is_no_folder_of_the_agent(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("option", ["cdcRawDirectory", "cdcWorkingDir", "spillDir", "archiveUrl"])
 def test_an_empty_folder_is_refused(needed: dict[str, object], option: str) -> None:
-    """It would be the folder that the process was started in; of a service that is often /."""
+    """An empty path would mean the working directory of the process, which is often / for a service."""
     reason = _problems(needed | {option: ""})[option]
     assert reason.startswith("is empty; give a ")
     assert reason.endswith("leave the option out") == (option in {"spillDir", "archiveUrl"})

@@ -33,7 +33,7 @@ def test_a_vint_has_as_many_bytes_as_its_first_says(text: str, value: int) -> No
 
 @pytest.mark.parametrize(("text", "value"), VINTS)
 def test_a_cut_vint_is_an_underflow(text: str, value: int) -> None:
-    """Whatever is missing of it."""
+    """Cut at any length."""
     content = bytes.fromhex(text)
     for cut in range(len(content)):
         with pytest.raises(BufferUnderflowError):
@@ -41,7 +41,7 @@ def test_a_cut_vint_is_an_underflow(text: str, value: int) -> None:
 
 
 def test_values_are_read_one_after_the_other() -> None:
-    """Byte, UInt16, bytes with their length before them."""
+    """A byte, a UInt16, and bytes after their length."""
     data = DataInput(bytes.fromhex("ff 8001 03 616263 02 2a2a"))
     assert data.read_unsigned_byte() == 0xFF
     assert data.read_unsigned_short() == 0x8001
@@ -52,7 +52,7 @@ def test_values_are_read_one_after_the_other() -> None:
 
 
 def test_a_length_beyond_the_end_is_refused_before_anything_is_made_of_it() -> None:
-    """2^63 bytes, or things, cannot follow in a handful of bytes."""
+    """2^63 bytes or elements cannot follow in a few bytes."""
     content = bytes.fromhex("ff8000000000000000 0000")
     for read in (DataInput.read_length, DataInput.read_with_vint_length):
         with pytest.raises(BufferUnderflowError, match="9223372036854775808 more bytes wanted at its byte 9 of 11"):
@@ -72,6 +72,6 @@ def test_a_length_beyond_the_end_is_refused_before_anything_is_made_of_it() -> N
     ],
 )
 def test_sums_wrap_as_in_java(value: int, as_int: int, as_long: int) -> None:
-    """Times before the least one of an update are written as differences that overflow."""
+    """A time before the minimum of an update is written as a difference that overflows."""
     assert wrapped_int(value) == as_int
     assert wrapped_long(value) == as_long

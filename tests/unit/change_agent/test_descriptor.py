@@ -18,7 +18,7 @@ SEGMENT_ID = 1795226995252
 
 
 def test_a_header_names_version_and_segment() -> None:
-    """The first sync marker stands right behind it."""
+    """The first sync marker follows the header directly."""
     header = header_bytes(SEGMENT_ID)
     descriptor = read_descriptor(header + b"anything")
     assert (descriptor.version, descriptor.segment_id, descriptor.header_size) == (7, SEGMENT_ID, len(header))
@@ -31,7 +31,7 @@ def test_a_null_compression_class_is_none() -> None:
 
 
 def test_an_encoded_segment_is_described() -> None:
-    """What it is compressed by and with; a cipher only when cipher and key are both there, as for Cassandra."""
+    """It names the compression and its parameters. As in Cassandra, a cipher counts only together with its key."""
     header = header_bytes(1, parameters={"compressionClass": "LZ4Compressor", "compressionParameters": {"a": "b"}})
     assert read_descriptor(header).compression == "LZ4Compressor"
     assert read_descriptor(header).compression_parameters == {"a": "b"}
@@ -44,7 +44,7 @@ def test_an_encoded_segment_is_described() -> None:
 
 @pytest.mark.parametrize("version", [1, 9, 10, 2**31 - 1])
 def test_an_unknown_version_is_refused_whatever_follows(version: int) -> None:
-    """Also when its header has a form that we do not know."""
+    """The version is checked before the rest of the header, which may have an unknown form."""
     for content in (header_bytes(1, version=version), header_bytes(1, version=version)[:14] + b"?" * 100):
         with pytest.raises(UnsupportedVersionError, match=f"version {version} is not supported"):
             read_descriptor(content)
@@ -52,20 +52,20 @@ def test_an_unknown_version_is_refused_whatever_follows(version: int) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 1000, header_bytes(1)[:13], header_bytes(1)[:-1]])
 def test_a_header_that_is_not_there_yet_is_an_underflow(content: bytes) -> None:
-    """Cassandra makes the file first, and writes its header later."""
+    """Cassandra creates the file first, and writes the header later."""
     with pytest.raises(BufferUnderflowError, match="no complete header"):
         read_descriptor(content)
 
 
 @pytest.mark.parametrize("parameters", [[], "text", 1])
 def test_parameters_that_are_no_object_are_refused(parameters: object) -> None:
-    """The checksum fits and the content does not."""
+    """The checksum of the header fits, but its content does not."""
     with pytest.raises(MalformedSegmentError, match="no JSON object"):
         read_descriptor(header_bytes(1, parameters=parameters))
 
 
 def test_a_wrong_checksum_is_told_with_its_place() -> None:
-    """All errors of the commit log have segment, position and reason."""
+    """Every error of the commit log names the segment, the position and the reason."""
     header = bytearray(header_bytes(1))
     header[-1] ^= 1
     with pytest.raises(ChecksumMismatchError) as caught:
@@ -85,12 +85,12 @@ def test_a_wrong_checksum_is_told_with_its_place() -> None:
     ],
 )
 def test_a_file_name_holds_version_and_segment(name: str, expected: tuple[int, int] | None) -> None:
-    """For segments and their index files alike."""
+    """The same holds for segments and their index files."""
     assert file_id(name) == expected
 
 
 def test_segment_and_index_name_each_other() -> None:
-    """As o.a.c.db.commitlog.CommitLogDescriptor does."""
+    """The names are those of o.a.c.db.commitlog.CommitLogDescriptor."""
     assert index_name("CommitLog-7-12.log") == "CommitLog-7-12_cdc.idx"
     assert segment_name("CommitLog-7-12_cdc.idx") == "CommitLog-7-12.log"
 
@@ -109,12 +109,12 @@ def test_segment_and_index_name_each_other() -> None:
     ],
 )
 def test_an_index_is_read_at_any_moment_of_its_writing(content: bytes, expected: CdcIndex | None) -> None:
-    """It is rewritten in place, so that any prefix may be met."""
+    """Cassandra rewrites an index in place, so the agent may read any prefix of it."""
     assert parse_cdc_index(content) == expected
 
 
 @pytest.mark.parametrize("content", [b"abc", b"-5", b"12 34", b"12\nDONE", b"\nCOMPLETED", b"9" * 11, b"\xb2"])
 def test_what_is_no_index_is_refused(content: bytes) -> None:
-    """Rather than taken for an offset."""
+    """The content must not be taken for an offset."""
     with pytest.raises(MalformedSegmentError, match="instead of an offset"):
         parse_cdc_index(content)

@@ -1,4 +1,4 @@
-"""Compressed and encrypted segments of real nodes: right ones, cut ones, ones with wrong bits, and ones that grow."""
+"""Compressed and encrypted segments of real nodes: whole, cut, with wrong bits, and growing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.golden.segments import ENCODED_SEGMENTS, GoldenSegment
 
 pytestmark = pytest.mark.parametrize("golden", ENCODED_SEGMENTS, ids=lambda golden: golden.line)
 
-# One of each encoding gets all its bits flipped; the others are decoded by the same code.
+# One segment of each encoding gets all its bits flipped. The others use the same code.
 _THOROUGH = {"5.0-lz4", "5.0-snappy", "5.0-deflate", "5.0-zstd", "5.0-noop", "5.0-jceks"}
 
 
 def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
-    """The expected lines come from Cassandra's own reader, positions too."""
+    """The expected lines, including the positions, come from Cassandra's own reader."""
     decoder, lines = MutationDecoder(golden.tables()), []
     version = int(golden.path.name.split("-")[1])
     for entry in golden.entries():
@@ -35,7 +35,7 @@ def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
             continue
     expected = golden.expected()
     if version == 6:
-        # There Cassandra's reader has lost the order of the updates.
+        # In this version Cassandra's reader does not keep the order of the updates.
         lines, expected = list(map(_by_table, lines)), list(map(_by_table, expected))
     assert lines == expected
     assert len(lines) == 20
@@ -48,7 +48,7 @@ def _by_table(line: str) -> str:
 
 
 def test_the_encoding_is_that_of_the_header(golden: GoldenSegment) -> None:
-    """The name of the file says nothing about it."""
+    """The name of the file does not contain the encoding."""
     kind = golden.line.rpartition("-")[2]
     with SegmentReader(golden.path, options=golden.options()) as reader:
         descriptor = reader.descriptor
@@ -61,7 +61,7 @@ def test_the_encoding_is_that_of_the_header(golden: GoldenSegment) -> None:
 
 
 def test_a_read_resumes_behind_any_entry(golden: GoldenSegment) -> None:
-    """Positions count decoded bytes, and lie beyond the end of the file."""
+    """Positions count decoded bytes, so they may be larger than the file."""
     entries, options = golden.entries(), golden.options()
     for index, entry in enumerate(entries):
         with SegmentReader(golden.path, entry.position, options) as reader:
@@ -69,7 +69,10 @@ def test_a_read_resumes_behind_any_entry(golden: GoldenSegment) -> None:
 
 
 def test_a_limit_that_grows_yields_every_entry_once(golden: GoldenSegment) -> None:
-    """The limit is an index's offset, which counts decoded bytes; it may be seen at every value while it is rewritten."""
+    """The limit is the offset of an index, which counts decoded bytes.
+
+    It may have any value while Cassandra rewrites the index.
+    """
     entries, seen = golden.entries(), []
     with SegmentReader(golden.path, options=golden.options()) as reader:
         for limit in range(0, entries[-1].position + 20, 7):
@@ -81,7 +84,7 @@ def test_a_limit_that_grows_yields_every_entry_once(golden: GoldenSegment) -> No
 
 @pytest.mark.exhaustive
 def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment, tmp_path: Path) -> None:
-    """A section cannot be decoded in part; where one is cut, a typed error says so."""
+    """A section cannot be decoded in part. A cut section ends in a typed error."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()
     path = tmp_path / golden.path.name
     clean_ends, step = 0, 1 if golden.line in _THOROUGH else 5
@@ -91,7 +94,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment,
         entries, error = _read(path, options)
         assert entries == whole[: len(entries)]
         if error is None:
-            # There is no room for another marker: for Cassandra such a segment is full, and so for us.
+            # There is no room for another marker. Cassandra takes such a segment as full, and so does the agent.
             clean_ends += 1
         else:
             assert isinstance(error, BufferUnderflowError)
@@ -103,7 +106,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment,
 
 
 def test_a_segment_that_grows_is_read_as_soon_as_a_section_is_whole(golden: GoldenSegment, tmp_path: Path) -> None:
-    """One reader, a file to which bytes are added: every entry once, and a retry after each underflow."""
+    """One reader follows a file that grows. It returns every entry once, and tries again after each underflow."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()
     path = tmp_path / golden.path.name
     path.write_bytes(content[:400])
@@ -121,7 +124,7 @@ def test_a_segment_that_grows_is_read_as_soon_as_a_section_is_whole(golden: Gold
 
 @pytest.mark.exhaustive
 def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_path: Path) -> None:
-    """The entries before the bad byte are right, then comes a typed error, unless the bit has no meaning."""
+    """The entries before the bad byte are right. Then a typed error follows, unless the bit has no meaning."""
     whole, content, options = golden.entries(), golden.path.read_bytes(), golden.options()
     path = tmp_path / golden.path.name
     path.write_bytes(content)
@@ -141,7 +144,8 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
                 assert error.segment == path.name
                 damages.add(error.damage)
     assert step > 1 or {Damage.HEADER, Damage.SYNC_MARKER, Damage.SECTION} <= damages
-    # Other compressed bytes may stand for the same ones: a match elsewhere of an LZ4 block, an unused bit of a Zstd header.
+    # Different compressed bytes may have the same content: another match of an LZ4 block, or an unused bit of a Zstd
+    # header.
     assert harmless <= len(content) * 8 / step * 0.01
 
 

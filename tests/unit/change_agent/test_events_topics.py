@@ -1,4 +1,4 @@
-"""EventsTopics: what Pulsar's admin interface is asked for, over real HTTP; and that secrets stay secret."""
+"""EventsTopics: its requests to Pulsar's admin interface, over real HTTP. No message shows a secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATS = f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers by method and path, and remembers the requests."""
+    """A server that answers by method and path, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -39,13 +39,13 @@ class _Server(ThreadingHTTPServer):
         self.requests: list[tuple[str, str, object]] = []
         self.authorization: str | None = None
         self.conflicts: int | None = None
-        """So many times it refuses to make a topic, which does not exist before it is made (None: as `answers` say)."""
+        """How many requests to create the topic are refused before it exists; None if `answers` says it."""
         self.is_made = False
-        """Whether the topic is there; after the last refusal, if somebody else has made it."""
+        """True once the topic exists. If `made_by_others` is set, it exists after the last refusal."""
         self.made_by_others = False
 
     def makes(self, method: str) -> tuple[int, object] | None:
-        """The answer to a request for the topic's partitions while it does not exist; None when it does."""
+        """The answer to a request about the topic's partitions while the topic does not exist; None when it exists."""
         if self.conflicts is None or self.is_made:
             return None
         if method == "PUT" and not self.conflicts:
@@ -112,14 +112,14 @@ def _topics(server: ThreadingHTTPServer, *, create: bool = True, auth: PulsarAut
 
 
 def _stats(partitions: int, *subscriptions: str, mark: str | None = "m") -> tuple[int, object]:
-    """An answer about all partitions."""
+    """An answer with the statistics of all partitions."""
     properties = {} if mark is None else {"cdc-subscription": mark}
     each = {name: {"subscriptionProperties": properties, "msgBacklog": 0} for name in subscriptions}
     return 200, {"partitions": {f"{_TOPIC}-partition-{index}": {"subscriptions": each} for index in range(partitions)}}
 
 
 def test_a_missing_topic_is_made_with_its_subscription_at_the_beginning(server: _Server) -> None:
-    """In this order, for no event may come before its reader is known; the mark comes last, from the agent that made the topic."""
+    """The subscription must exist before the first event. The agent that created the topic sets the mark last."""
     server.answers = {
         ("PUT", f"{_PATH}/partitions"): (204, None),
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 4}),
@@ -147,7 +147,7 @@ def test_a_missing_topic_is_made_with_its_subscription_at_the_beginning(server: 
 
 
 def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
-    """409 means that it exists; the number of partitions is the topic's, not the configured one."""
+    """Status 409 means that the topic or subscription exists. The topic keeps its number of partitions."""
     server.answers = {
         ("PUT", f"{_PATH}/partitions"): (409, {"reason": "This topic already exists"}),
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 7}),
@@ -158,7 +158,7 @@ def test_what_is_there_already_is_taken_as_it_is(server: _Server) -> None:
 
 
 def test_a_subscription_that_two_agents_made_together_keeps_its_marks(server: _Server) -> None:
-    """Each made it in some partitions. To give it another mark would look like another subscription to the other agent."""
+    """Each agent created it in some partitions. With another mark, the other agent would find another subscription."""
     status, both = _stats(3, "sub", mark="b")
     assert isinstance(both, dict)
     other = {"subscriptionProperties": {"cdc-subscription": "a"}, "msgBacklog": 0}
@@ -184,7 +184,7 @@ def test_a_subscription_that_two_agents_made_together_keeps_its_marks(server: _S
 def test_a_partition_that_is_with_no_broker_just_now_has_not_lost_its_subscription(
     server: _Server, answer: tuple[int, object], reason: str
 ) -> None:
-    """The statistics of all partitions leave it out while its bundle is unloaded, as they do one that does not exist."""
+    """While its bundle is unloaded, the statistics of all partitions lack it, like a partition that does not exist."""
     status, all_but_one = _stats(2, "sub")
     assert isinstance(all_but_one, dict)
     del all_but_one["partitions"][f"{_TOPIC}-partition-1"]
@@ -200,7 +200,7 @@ def test_a_partition_that_is_with_no_broker_just_now_has_not_lost_its_subscripti
 
 
 def test_a_topic_all_of_whose_partitions_are_gone_does_not_exist(server: _Server) -> None:
-    """For a moment after its deletion the broker still tells how many partitions it had."""
+    """For a moment after the topic's deletion, the broker still returns its number of partitions."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
         ("GET", _STATS): (200, {"partitions": {}}),
@@ -232,7 +232,7 @@ def test_a_topic_all_of_whose_partitions_are_gone_does_not_exist(server: _Server
 def test_without_the_right_to_create_topic_and_subscription_must_be_there(
     server: _Server, answers: dict[str, tuple[int, object]], reason: str
 ) -> None:
-    """The error says which of them is missing; nothing is ever put."""
+    """The error names what is missing. No PUT request is sent."""
     server.answers = {("GET", f"{_PATH}/{name}"): answer for name, answer in answers.items()}
     with pytest.raises(PublishError) as raised:
         _topics(server, create=False).ensure(_TOPIC)
@@ -241,7 +241,7 @@ def test_without_the_right_to_create_topic_and_subscription_must_be_there(
 
 
 def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _Server) -> None:
-    """Both are there."""
+    """The topic and the subscription exist."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 2}),
         ("GET", f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"): _stats(2, "other", "sub"),
@@ -250,7 +250,7 @@ def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _S
 
 
 def test_a_server_that_is_away_is_an_error_to_try_again_after() -> None:
-    """One line with the topic and where it was looked for."""
+    """One line names the topic and the address of the server."""
     gone = _Server()
     topics = _topics(gone)
     gone.server_close()
@@ -259,7 +259,7 @@ def test_a_server_that_is_away_is_an_error_to_try_again_after() -> None:
 
 
 def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_path: Path) -> None:
-    """Token, token in a file, user and password; and they print as stars."""
+    """Token, token in a file, user and password. The secret is not shown by `repr`."""
     (tmp_path / "token").write_text("geheim\n")
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
@@ -279,7 +279,7 @@ def test_credentials_go_into_the_header_as_the_plugin_says(server: _Server, tmp_
 
 
 def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error() -> None:
-    """It is known at the start that topics could never be made."""
+    """The agent cannot create topics with it, so it must fail at its start."""
     with pytest.raises(ConfigError, match=r"pulsarAuthPluginClassName: .*Athenz cannot be used for pulsarAdminUrl"):
         PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationAthenz", "{}")
     with pytest.raises(ConfigError, match=r"pulsarAuthParams: for AuthenticationBasic is JSON"):
@@ -289,7 +289,7 @@ def test_a_plugin_that_the_admin_interface_cannot_use_is_a_configuration_error()
 
 
 def test_a_token_of_oauth2_is_kept_until_it_ends(server: _Server, tmp_path: Path) -> None:
-    """The issuer is asked when it is needed first."""
+    """The issuer is asked for a token at the first request."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
         ("GET", f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"): _stats(1, "sub"),
@@ -304,7 +304,7 @@ def test_a_token_of_oauth2_is_kept_until_it_ends(server: _Server, tmp_path: Path
 
 
 def test_what_is_wrong_with_oauth2_is_one_line(server: _Server, tmp_path: Path) -> None:
-    """Of an issuer that refuses or is away, and of the key file; it is tried again, as a file may come later."""
+    """The issuer refuses or is away, or the key file is wrong. Each call tries again, as the file may be repaired."""
     key = tmp_path / "key.json"
     with token_issuer() as issuer:
         params = {"issuer_url": issuer.url, "private_key": f"file://{key}"}
@@ -330,7 +330,7 @@ def test_what_is_wrong_with_oauth2_is_one_line(server: _Server, tmp_path: Path) 
 
 
 def test_the_broker_that_owns_a_topic_is_asked() -> None:
-    """Brokers behind no proxy: the first one sends everybody to the owner, who is told who asks."""
+    """Brokers without a proxy: the first one redirects to the owner of the topic, which gets the credentials too."""
     auth = PulsarAuth("org.apache.pulsar.client.impl.auth.AuthenticationToken", "token:geheim")
     with broker(owner_of_all({"partitions": 4})) as owner, broker(redirects_to(owner.url)) as first:
         assert _topics(first, auth=auth).partitions(_TOPIC) == 4
@@ -338,7 +338,7 @@ def test_the_broker_that_owns_a_topic_is_asked() -> None:
 
 
 def test_brokers_that_send_one_in_circles_are_an_error_to_try_again_after() -> None:
-    """One line with the topic and the addresses."""
+    """One line names the topic and both addresses."""
     with broker(owner_of_all(None)) as one, broker(redirects_to(one.url)) as two:
         one.answering = redirects_to(two.url)
         with pytest.raises(PublishError) as raised:
@@ -350,7 +350,7 @@ def test_brokers_that_send_one_in_circles_are_an_error_to_try_again_after() -> N
 
 
 def test_an_owner_that_is_away_is_named() -> None:
-    """The address of the options does answer."""
+    """The server at the configured address answers, and redirects to an owner that is away."""
     gone = _Server()
     gone.server_close()
     with (
@@ -371,7 +371,10 @@ _REFUSED_BARE = {
 def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(
     server: _Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One without partitions stands in its place, and bare partitions: nothing is subscribed before they are gone."""
+    """A topic without partitions has its name, and bare partitions exist.
+
+    No subscription is created before they are deleted.
+    """
     now = itertools.count(100.0, 2.0)
     monkeypatch.setattr(events_topics, "time", SimpleNamespace(monotonic=lambda: next(now)))
     server.answers = dict(_REFUSED_BARE)
@@ -382,7 +385,7 @@ def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(
     rounds = [asked[start : start + 5] for start in range(2, len(asked), 5)]
     assert len(rounds) == 3, "rounds of two seconds, until five are over"
     for each in rounds:
-        # The deletions are sent at the same time.
+        # The deletions are sent concurrently.
         assert sorted(each[:3]) == [
             ("DELETE", f"{_PATH}-partition-0?force=true"),
             ("DELETE", f"{_PATH}-partition-1?force=true"),
@@ -392,7 +395,7 @@ def test_what_clients_made_of_a_deleted_topic_gives_way_to_the_topic(
 
 
 def test_a_topic_that_another_agent_has_made_meanwhile_stays(server: _Server) -> None:
-    """All agents of a cluster find its loss at the same time; its partitions hold acknowledged events by now."""
+    """All agents of a cluster find the loss at the same time. The new topic already holds acknowledged events."""
     server.conflicts, server.made_by_others = 2, True
     server.answers = {
         **_REFUSED_BARE,
@@ -406,7 +409,7 @@ def test_a_topic_that_another_agent_has_made_meanwhile_stays(server: _Server) ->
 
 
 def test_a_topic_whose_partitions_come_back_is_made_in_a_later_round(server: _Server) -> None:
-    """A client was quicker than the first rounds."""
+    """A client creates the partitions again before the first rounds succeed."""
     server.conflicts = 4
     server.answers = {
         **_REFUSED_BARE,
@@ -439,7 +442,7 @@ def _producers(
 def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened_again(
     server: _Server, tmp_path: Path
 ) -> None:
-    """Cassandra has not answered yet, or the disk is full: the topic that was made again must not hide it."""
+    """Cassandra has not answered yet, or the disk is full. The topic that was created again must not hide the loss."""
     server.answers = {
         ("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}),
         ("GET", _STATS): _stats(1, "sub", mark="new"),
@@ -464,7 +467,10 @@ def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened
 def test_a_topic_that_only_other_agents_have_opened_may_have_events(
     server: _Server, tmp_path: Path, is_there: bool
 ) -> None:
-    """An agent with a new working directory has not opened the topics of tables without new events. No topic is made."""
+    """An agent with a new working directory has not opened the topics of tables without new events.
+
+    The check creates no topic.
+    """
     if is_there:
         server.answers = {("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}), ("GET", _STATS): _stats(1, "sub")}
     producers = _producers(server, tmp_path, TopicChecks(tmp_path), lambda _: None)
@@ -477,7 +483,7 @@ def test_a_topic_that_only_other_agents_have_opened_may_have_events(
 def test_another_name_of_the_subscription_is_a_loss_only_if_the_former_one_is_gone(
     server: _Server, tmp_path: Path, former_is_there: bool
 ) -> None:
-    """Without it nothing says whether the topic is the one that it was."""
+    """Without the former subscription, the agent cannot tell whether the topic is still the same."""
     former = {"old": {"subscriptionProperties": {"cdc-subscription": "m"}, "msgBacklog": 3}}
     subscriptions = {"sub": {"msgBacklog": 3}} | (former if former_is_there else {})
     server.answers = {

@@ -1,4 +1,4 @@
-"""The writer of events' messages beside fastavro, which is the contract: the same bytes, whatever the events."""
+"""The writer of event messages, compared with fastavro: for any events both return the same bytes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _written(message: MutationEvents) -> bytes:
 @settings(deadline=None, max_examples=200)
 @given(_MESSAGES)
 def test_it_writes_what_fastavro_writes(message: MutationEvents) -> None:
-    """Byte for byte."""
+    """The bytes are equal."""
     assert _written(message) == encode_events(message)
 
 
@@ -76,7 +76,7 @@ def test_it_writes_what_fastavro_writes(message: MutationEvents) -> None:
     "number", [0, -1, 63, 64, -64, -65, 8191, 8192, 2**20, 2**21 - 1, 2**34, 2**48, 2**63 - 1, -(2**63)]
 )
 def test_every_length_of_a_number_is_read_back(number: int) -> None:
-    """At the borders of the encoding."""
+    """Numbers at the limits of the encoded lengths."""
     event = MutationEvent(
         position=1, ordinal=0, kind=MutationKind.ROW, key=b"", partition_key=b"", digest=bytes(16), writetime_us=number
     )

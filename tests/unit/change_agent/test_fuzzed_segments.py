@@ -1,6 +1,6 @@
-"""Hostile segments: bytes of real nodes, changed at random, under checksums that fit again, so that every layer is reached.
+"""Hostile segments: real bytes, changed at random. The checksums are recomputed, so that every layer is reached.
 
-Each run has its own seed, which a failure names; CDC_TEST_SEED gives it again.
+Each run has its own seed, which is shown when a test fails. CDC_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ pytestmark = pytest.mark.exhaustive
 
 SEED = int(os.environ.get("CDC_TEST_SEED") or secrets.randbelow(10**6))
 SEGMENT_ID = 7_000_000_001
-# Segments of so many changed mutations, for each version.
+# Segments for each version, and changed mutations in each segment.
 ROUNDS, MUTATIONS = 150, 50
-# Far more than a mutation of some hundred bytes needs, far less than a length of 32 bits could ask for.
+# Far more than a mutation of some hundred bytes needs, and far less than a length of 32 bits could request.
 MAX_MEMORY = 20_000_000
 
 # 2^64 - 1, 2^32 - 1, 2^31, 2^63
@@ -52,7 +52,7 @@ plain_segments = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda g
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Shown with the output of a test that fails."""
+    """Print the seed. pytest shows the output of a failed test."""
     print(f"CDC_TEST_SEED={SEED}")
 
 
@@ -73,7 +73,7 @@ def _payloads(golden: GoldenSegment) -> list[bytes]:
 
 
 def _changed(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
-    """A few changes of the kinds that parsers get wrong."""
+    """Change the content in a few ways that parsers often handle wrongly."""
     changed = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         at, length = rng.randrange(len(changed) + 1), rng.choice([1, 1, 2, 4, 8, 30])
@@ -101,7 +101,7 @@ def _changed(rng: random.Random, content: bytes, others: list[bytes]) -> bytes:
 def test_mutations_with_wrong_bytes_under_right_checksums_are_read_or_refused(
     golden: GoldenSegment, tmp_path: Path
 ) -> None:
-    """Through reader, decoder, both output formats and the events; plain and compressed."""
+    """The bytes go through the reader, the decoder, both output formats and the event builder; plain and compressed."""
     rng, originals, version = random.Random(SEED), _payloads(golden), golden.version
     decoder, events, outcomes = MutationDecoder(golden.tables()), MutationEventBuilder(), Counter[str]()
     path = tmp_path / f"CommitLog-{version}-{SEGMENT_ID}.log"
@@ -132,7 +132,7 @@ def test_mutations_with_wrong_bytes_under_right_checksums_are_read_or_refused(
 
 @plain_segments
 def test_a_wrong_mutation_takes_no_memory_for_what_it_claims(golden: GoldenSegment) -> None:
-    """Counts and lengths are checked against what is there before anything is made of them."""
+    """Counts and lengths are checked against the remaining bytes before memory is allocated."""
     rng, originals, version = random.Random(SEED), _payloads(golden), golden.version
     decoder = MutationDecoder(golden.tables())
     tracemalloc.start()
@@ -149,7 +149,7 @@ def test_a_wrong_mutation_takes_no_memory_for_what_it_claims(golden: GoldenSegme
 
 
 def test_a_segment_whose_lengths_lie_under_right_checksums_ends(tmp_path: Path) -> None:
-    """Every entry that comes was written; then comes a typed error, or the end."""
+    """Every returned entry was written. Then the segment ends, or a typed error follows."""
     rng, outcomes = random.Random(SEED), Counter[str]()
     path = tmp_path / f"CommitLog-7-{SEGMENT_ID}.log"
     for _ in range(3000):
@@ -165,7 +165,7 @@ def test_a_segment_whose_lengths_lie_under_right_checksums_ends(tmp_path: Path) 
 
 
 def _lying_segment(rng: random.Random) -> tuple[list[bytes], bytes]:
-    """All payloads, and a segment in which a marker, or the size of an entry, is made up."""
+    """Return all payloads, and a segment with a wrong marker or a wrong size of an entry."""
     content, payloads = header_bytes(SEGMENT_ID), []
     sections, lie = rng.randint(1, 4), rng.random()
     for _ in range(sections):
@@ -186,7 +186,7 @@ def _lying_segment(rng: random.Random) -> tuple[list[bytes], bytes]:
 
 @pytest.mark.parametrize("golden", GOLDEN_SEGMENTS + ENCODED_SEGMENTS, ids=lambda golden: golden.line)
 def test_files_with_wrong_bytes_yield_what_was_written_and_end(golden: GoldenSegment, tmp_path: Path) -> None:
-    """Whole files, whose checksums stay as they are, but for that of the header."""
+    """Only the checksum of the header is recomputed."""
     rng, options, whole = random.Random(SEED), golden.options(), golden.entries()
     content = golden.path.read_bytes()
     payloads = [entry.payload for entry in whole]
@@ -205,7 +205,7 @@ def test_files_with_wrong_bytes_yield_what_was_written_and_end(golden: GoldenSeg
 
 
 def _with_header_checksum(content: bytes) -> bytes:
-    """A header that says something else, under a checksum that fits."""
+    """Recompute the checksum of a changed header."""
     version, low_high, length = struct.unpack_from(">IqH", content)
     end = 14 + length
     if end + 4 > len(content):

@@ -1,4 +1,4 @@
-"""Gaps: what proves that unread changes are gone, what does not, and what is told about them."""
+"""Gaps: what proves that unread changes are gone, what does not, and how they are reported."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _agent(folder: Path, max_events: int = 10_000) -> StagedAgent:
 
 
 def _remove(agent: StagedAgent, segment_id: int) -> None:
-    """Cassandra's way: the log, then its index."""
+    """Remove the log, then its index, as Cassandra does."""
     (agent.cdc_raw / f"CommitLog-7-{segment_id}.log").unlink()
     (agent.cdc_raw / f"CommitLog-7-{segment_id}_cdc.idx").unlink()
 
 
 def _lose_a_segment(folder: Path) -> None:
-    """An agent has read a part of it and stored its position. It ends, and Cassandra removes the segment."""
+    """Run an agent that reads a part of the segment and stores its position. Then remove the segment."""
     agent = _agent(folder)
     agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), "150")
     agent.start()
@@ -67,14 +67,18 @@ def _lose_a_segment(folder: Path) -> None:
 
 
 def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The first was read in part, the second not at all: one record a table, from the last position on."""
+    """The first was read in part, the second not at all.
+
+    Each table gets one record, which begins at the last position.
+    """
     agent = _agent(tmp_path)
     first = len(segment_bytes(_ID, [payloads(2)]))
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(3)]), "300")
     agent.start()
     wait_until(lambda: len(agent.published) == 2, "the first section is read")
-    # While the first may still grow, the second waits. Both go between two looks, and not in the middle of one.
+    # The second segment waits while the first may still grow. Both must be removed between two listings, not during
+    # one.
     (tmp_path / "gone").mkdir()
     agent.cdc_raw.rename(tmp_path / "gone" / "cdc_raw")
     agent.cdc_raw.mkdir()
@@ -86,20 +90,20 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
     tables = [each.table for each in records]
     assert {"clustered", "simple"} <= set(tables) and len(set(tables)) == len(tables)
     assert (records[0].first_segment_id, records[0].last_segment_id) == (_ID, _ID + 1)
-    # the open file was read on, as far as it went
+    # The open file was read to its end.
     assert records[0].first_position == len(segment_bytes(_ID, [payloads(2), payloads(4)]))
     assert records[0].from_ms is not None and records[0].from_ms < records[0].to_ms
     assert agent.metrics.segments_gone_unread == 2
     [told] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert told.startswith(f"2 segments ({_ID} to {_ID + 1}) went from cdc_raw before they were read to their end")
-    # Who repairs the tables otherwise has to tell the agent, which sees no acknowledged record.
+    # An operator who repairs the tables in another way has to tell the agent, because no gap record is closed.
     assert agent.stops.reasons()[EVERY_TABLE].endswith(
         ": run cdc spark resync; or run cdc spark verify --repair on the tables, then cdc agent resume-progress"
     )
 
 
 def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:
-    """Stored positions know it; the next start misses it, and asks no more once it was told."""
+    """The stored positions name the segment. The next start misses it; after the report it is not reported again."""
     _lose_a_segment(tmp_path)
     for told in (False, True):
         agent = _agent(tmp_path)
@@ -118,7 +122,7 @@ def test_a_segment_that_went_while_the_agent_was_down_is_a_gap(tmp_path: Path) -
 
 
 def _read_a_part(folder: Path, segment_id: int, synced_s: float) -> None:
-    """An agent has read the first part of a segment, which was synced then, and ends. Cassandra removes the segment."""
+    """Run an agent that reads the first part of a segment, synced at this time. Then remove the segment."""
     agent = _agent(folder)
     whole, first = segment_bytes(segment_id, [payloads(2), payloads(4)]), len(segment_bytes(segment_id, [payloads(2)]))
     agent.segment(segment_id, whole, str(first))
@@ -138,8 +142,10 @@ def _date(agent: StagedAgent, segment_id: int, synced_s: float) -> None:
 def test_a_gap_begins_before_the_first_lost_change_whatever_is_read_behind_it(
     tmp_path: Path, reprocessed: bool
 ) -> None:
-    """The newer segment is read before the loss is sure; so is what an operator has queued. The start after that, before the gap
-    is reported, finds the same."""
+    """The newer segment, and a segment that an operator has queued, are read before the loss is certain.
+
+    The next start, before the gap is reported, finds the same gap.
+    """
     hour_ago = time.time() - 3600
     lost_id = int(hour_ago * 1000) - 10_000
     _read_a_part(tmp_path, lost_id, hour_ago)
@@ -171,7 +177,7 @@ def test_a_gap_begins_before_the_first_lost_change_whatever_is_read_behind_it(
 def test_a_gap_begins_before_a_segment_that_could_not_be_read_although_those_behind_it_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading of a completed segment is denied, and it goes. What was read before it was synced two hours ago."""
+    """A completed segment is not readable, and is removed. The segment before it was synced two hours ago."""
     two_hours_ago = time.time() - 7200
     first_id = int(two_hours_ago * 1000) - 10_000
     agent = _agent(tmp_path)
@@ -203,7 +209,10 @@ def test_a_gap_begins_before_a_segment_that_could_not_be_read_although_those_beh
 def test_a_segment_with_a_fault_that_went_while_the_agent_was_down_is_safe_only_in_the_folder_for_errors(
     tmp_path: Path, set_aside: bool
 ) -> None:
-    """A fault in its first part says nothing about the rest, which Cassandra may have removed unread. The loss is reported once."""
+    """A fault in its first part says nothing about the rest, which Cassandra may have removed unread.
+
+    The loss is reported once.
+    """
     content = bytearray(segment_bytes(_ID, [payloads(2), payloads(4)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     first = _agent(tmp_path)
@@ -233,7 +242,7 @@ def test_a_segment_with_a_fault_that_went_while_the_agent_was_down_is_safe_only_
 
 
 def _expect_no_gap(folder: Path) -> None:
-    """The next start reads and deletes a newer segment, and reports no loss."""
+    """Check that the next start reads and deletes a newer segment, and reports no loss."""
     agent = _agent(folder)
     content = segment_bytes(_ID + 9, [payloads(1)])
     agent.segment(_ID + 9, content, f"{len(content)}\nCOMPLETED")
@@ -246,7 +255,10 @@ def _expect_no_gap(folder: Path) -> None:
 def test_a_segment_with_a_fault_that_went_while_it_was_read_is_no_gap_and_is_kept_when_it_comes_back(
     tmp_path: Path,
 ) -> None:
-    """It was read to its end from the open file, so only the bad entry is missing, which was reported. It cannot be set aside."""
+    """It was read to its end from the open file. Only the bad entry is missing, and that was reported.
+
+    It cannot be set aside before it comes back.
+    """
     content = bytearray(segment_bytes(_ID, [payloads(1), payloads(2), [each.payload for each in ENTRIES] * 40]))
     content[len(segment_bytes(_ID, [payloads(1), payloads(1)])) + 15] ^= 1
     agent = _agent(tmp_path, max_events=1)
@@ -273,7 +285,10 @@ def test_a_segment_with_a_fault_that_went_while_it_was_read_is_no_gap_and_is_kep
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["same process", "after a restart"])
 def test_spilled_segments_whose_disk_was_away_are_read_when_it_is_there_again(tmp_path: Path, restarted: bool) -> None:
-    """The agent starts before the disk is mounted: the segments are reported as a gap, and must not be deleted unread."""
+    """The agent starts before the disk is mounted.
+
+    The segments are reported as a gap, and must not be deleted unread.
+    """
     first = _agent(tmp_path)
     first.acknowledges = False
     (first.spill / f"CommitLog-7-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(3)]))
@@ -306,7 +321,7 @@ def _complete_segments(agent: StagedAgent, count: int) -> None:
 
 
 def _lose_all(folder: Path, count: int) -> StagedAgent:
-    """The disk of cdc_raw is mounted behind the agent's start, and the agent has reported all segments as a gap."""
+    """Return an agent that started before the disk of cdc_raw was mounted, and has reported all segments as a gap."""
     first = _agent(folder)
     first.acknowledges = False
     _complete_segments(first, count)
@@ -349,8 +364,11 @@ def test_segments_of_a_gap_that_come_back_are_read_in_order_before_they_are_dele
 
 
 def test_a_segment_of_a_gap_that_a_replay_links_again_is_read_before_it_is_deleted(tmp_path: Path) -> None:
-    """Cassandra removed it from a full cdc_raw (cdc_block_writes: false), and is killed before its tables are flushed. What
-    was read before is published again. The finished one beside it is deleted unread, as ever."""
+    """With `cdc_block_writes: false`, Cassandra removed it from a full cdc_raw, and is killed before its tables are
+    flushed.
+
+    Events that were published before are published again. The finished segment beside it is deleted unread.
+    """
     agent = _agent(tmp_path)
     content = segment_bytes(_ID, [payloads(2), payloads(4)])
     agent.segment(_ID, content, str(len(segment_bytes(_ID, [payloads(2)]))))
@@ -376,7 +394,7 @@ def test_a_segment_of_a_gap_that_a_replay_links_again_is_read_before_it_is_delet
 
 
 def test_a_segment_of_a_gap_that_comes_back_while_the_node_still_writes_it_is_followed(tmp_path: Path) -> None:
-    """The agent's view of cdc_raw was empty for a while. The node went on, and its new changes are no part of the gap."""
+    """For a while the agent saw an empty cdc_raw. The node continued, and its new changes are not part of the gap."""
     whole, synced = segment_bytes(_ID, [payloads(2), payloads(4)]), len(segment_bytes(_ID, [payloads(2)]))
     first = _agent(tmp_path)
     first.segment(_ID, whole, str(synced))
@@ -400,7 +418,10 @@ def test_a_segment_of_a_gap_that_comes_back_while_the_node_still_writes_it_is_fo
 
 
 def test_a_segment_that_comes_back_before_its_gap_is_reported_waits_for_that(tmp_path: Path) -> None:
-    """It is neither deleted nor read under the account that the report ends. What is left of its index goes, and no more."""
+    """It is not deleted, and not read under the account that the report ends.
+
+    Of its remains, only the index is deleted.
+    """
     _lose_a_segment(tmp_path)
     agent = _agent(tmp_path)
     agent.index(_ID, "150")
@@ -441,7 +462,7 @@ def test_no_time_is_promised_while_a_segment_that_came_back_waits_for_the_report
 
 
 def test_the_index_that_a_lost_segment_has_left_behind_is_deleted(tmp_path: Path) -> None:
-    """Cassandra is killed after it has deleted the segment."""
+    """Cassandra is killed between the deletions of the segment and of its index."""
     _lose_a_segment(tmp_path)
     agent = _agent(tmp_path)
     agent.index(_ID, "150")
@@ -456,7 +477,7 @@ def test_the_index_that_a_lost_segment_has_left_behind_is_deleted(tmp_path: Path
 def test_after_a_kill_at_any_moment_a_segment_of_a_gap_is_read_or_deleted_as_the_positions_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each state that was stored while it was lost, came back, was read and was deleted is one that a start may find."""
+    """A start may find any state that was stored while the segment was lost, came back, was read and was deleted."""
     found: list[StoredPositions] = []
     store = OffsetStore.store
 
@@ -492,7 +513,7 @@ def test_after_a_kill_at_any_moment_a_segment_of_a_gap_is_read_or_deleted_as_the
 
 
 def _finished(folder: Path, archive: object = None) -> StagedAgent:
-    """An agent whose stored positions call the segment finished."""
+    """An agent whose stored positions list the segment as finished."""
     store = OffsetStore(folder / "work")
     store.store(StoredPositions(segments={}, finished=SegmentIds.of([_ID])))
     store.close()
@@ -502,7 +523,7 @@ def _finished(folder: Path, archive: object = None) -> StagedAgent:
 def test_a_spilled_segment_that_is_read_once_more_is_not_read_again_when_its_disk_is_away_for_a_moment(
     tmp_path: Path,
 ) -> None:
-    """Its events wait for the broker: acknowledgements of the first reading would end the account of a second one."""
+    """Its events wait for the broker. Acknowledgements of the first reading would end the account of a second one."""
     (tmp_path / "work").mkdir()
     agent = _finished(tmp_path)
     agent.acknowledges = False
@@ -547,7 +568,7 @@ def test_a_finished_segment_that_the_guard_moves_is_not_read_once_more(tmp_path:
 
 
 def test_no_time_is_promised_before_a_segment_is_missed_that_went_while_the_agent_was_down(tmp_path: Path) -> None:
-    """All that is listed at the start is read at once, and only the second look finds the gap."""
+    """All listed segments are read at the first look, and only the second look finds the gap."""
     _lose_a_segment(tmp_path)
     agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()), unsynced=UnsyncedReading(0.001, 0.005, lambda: ""))
     live = GrowingSegment(tmp_path / f"CommitLog-7-{_ID + 1}.log", _ID + 1, 1024 * 1024)
@@ -569,7 +590,7 @@ def test_no_time_is_promised_before_a_segment_is_missed_that_went_while_the_agen
 
 
 def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
-    """An open file outlives its name: nothing is lost, and nothing is told."""
+    """An open file can be read after its deletion. Nothing is lost, and no gap is reported."""
     rows = [entry.payload for entry in ENTRIES] * 40
     agent = _agent(tmp_path, max_events=1)
     agent.acknowledges = False
@@ -590,7 +611,7 @@ def test_a_finished_segment_that_is_removed_while_it_is_read_is_read_to_its_end(
 
 @pytest.mark.parametrize("content", ["", "12x"], ids=["empty", "no index at all"])
 def test_a_segment_whose_index_says_nothing_to_a_new_agent_is_not_gone(tmp_path: Path, content: str) -> None:
-    """Cassandra empties an index before it writes it anew, and may be killed between: the segment is there all the same."""
+    """Cassandra truncates an index before it rewrites it, and may be killed in between. The segment still exists."""
     (tmp_path / f"CommitLog-7-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(2)]))
     (tmp_path / f"CommitLog-7-{_ID}_cdc.idx").write_text(content)
     listing, detector = SegmentListing(tmp_path), GapDetector([_ID])
@@ -601,7 +622,7 @@ def test_a_segment_whose_index_says_nothing_to_a_new_agent_is_not_gone(tmp_path:
     newer = int(time.time() * 1000) + 60_000
     (tmp_path / f"CommitLog-7-{newer}.log").write_bytes(segment_bytes(newer, [payloads(1)]))
     (tmp_path / f"CommitLog-7-{newer}_cdc.idx").write_text("100")
-    # a later start of the node writes another segment: the first gets no more changes, and is read to its end
+    # After a later start of the node, the first segment gets no more changes, and is read to its end.
     assert [each.final for each in listing.segments(newer) or ()] == [True, False]
 
 
@@ -610,7 +631,7 @@ def _listed(folder: Path) -> dict[SegmentKey, ReadableSegment]:
 
 
 def _written_at(folder: Path, segment_id: int, time_s: int) -> Path:
-    """A segment whose index was written then."""
+    """Write a segment whose index has this modification time."""
     log, index = folder / f"CommitLog-7-{segment_id}.log", folder / f"CommitLog-7-{segment_id}_cdc.idx"
     log.write_bytes(segment_bytes(segment_id, [payloads(2)]))
     index.write_text("100")
@@ -619,7 +640,7 @@ def _written_at(folder: Path, segment_id: int, time_s: int) -> Path:
 
 
 def test_a_segment_that_one_look_misses_is_no_gap(tmp_path: Path) -> None:
-    """It may be on its way to another folder: only looks in a row count."""
+    """It may be on its way to another folder. Only consecutive misses count."""
     log = _written_at(tmp_path, _ID, 100)
     detector, away = GapDetector([_ID]), tmp_path / "away"
     for _ in range(3):
@@ -634,7 +655,7 @@ def test_a_segment_that_one_look_misses_is_no_gap(tmp_path: Path) -> None:
 
 
 def test_a_gap_ends_where_the_next_segment_was_written(tmp_path: Path) -> None:
-    """The index of an earlier segment is older than the lost changes: it must not end their time window."""
+    """The index of an earlier segment is older than the lost changes, so it must not end their time window."""
     for number, time_s in enumerate((100, 200, 300, 400)):
         _written_at(tmp_path, _ID + number, time_s)
     detector = GapDetector([_ID + 1])
@@ -646,7 +667,10 @@ def test_a_gap_ends_where_the_next_segment_was_written(tmp_path: Path) -> None:
 
 
 def test_a_stop_waits_for_another_process_that_changes_the_file(tmp_path: Path) -> None:
-    """The file is read, changed and replaced: without the lock, the command would undo a stop, or the agent a removal."""
+    """The file is read, changed and replaced.
+
+    Without the lock, the command could undo a stop, or the agent could undo a removal.
+    """
     stops = Stops(tmp_path)
     with (tmp_path / "stops.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -659,13 +683,13 @@ def test_a_stop_waits_for_another_process_that_changes_the_file(tmp_path: Path) 
 
 
 def test_an_empty_index_without_its_segment_is_nothing(tmp_path: Path) -> None:
-    """Somebody left it behind."""
+    """An empty index was left behind."""
     (tmp_path / f"CommitLog-7-{_ID}_cdc.idx").touch()
     assert SegmentListing(tmp_path).segments(_ID) == []
 
 
 def test_links_without_an_index_that_cassandra_removes_are_no_gap(tmp_path: Path) -> None:
-    """They held no change of a table with CDC: ids are missing all the time."""
+    """They held no change of a table with CDC. Such ids are missing regularly."""
     agent = _agent(tmp_path)
     log = agent.segment(_ID, segment_bytes(_ID, [payloads(2)]), None)
     agent.segment(_ID + 7, segment_bytes(_ID + 7, [payloads(1)]), "9\nCOMPLETED")
@@ -678,7 +702,7 @@ def test_links_without_an_index_that_cassandra_removes_are_no_gap(tmp_path: Path
 
 
 def test_a_segment_that_was_set_aside_just_before_a_kill_is_no_gap(tmp_path: Path) -> None:
-    """The file was moved, and the process did not live to store that."""
+    """The agent was killed after it had moved the file and before it stored that."""
     content = bytearray(segment_bytes(_ID, [payloads(2), payloads(1)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     first = _agent(tmp_path)
@@ -697,7 +721,7 @@ def test_a_segment_that_was_set_aside_just_before_a_kill_is_no_gap(tmp_path: Pat
 
 
 class _Producers:
-    """A broker that refuses a few times."""
+    """A broker that refuses the first requests."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
@@ -737,7 +761,7 @@ class _Producer:
 
 
 def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with(tmp_path: Path) -> None:
-    """The topic is that of the prefix."""
+    """The name of the topic has the configured prefix."""
     producers = _Producers(refusals=1)
     done: SimpleQueue[bool] = SimpleQueue()
     reporter = GapReporter(producers, gaps_topic("persistent://public/default/mine-"), Stops(tmp_path))
@@ -750,7 +774,7 @@ def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with(tmp_path
 
 
 def test_a_table_goes_on_when_its_gap_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The gaps topic is read again after a failure, and messages that are not gap records are skipped."""
+    """The gaps topic is read again after a failure. Messages that are not gap records are skipped."""
     caplog.set_level("INFO")
     stops = Stops(tmp_path)
     stops.note("k.t", "gone", [_RECORD])
@@ -774,7 +798,10 @@ def test_a_table_goes_on_when_its_gap_is_closed(tmp_path: Path, caplog: pytest.L
 def test_a_gap_that_the_topic_lacks_is_told_again_so_that_it_can_be_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent ended before it could tell, and then found the gap with a later beginning; or the topic was deleted."""
+    """The agent ended before it could report the gap, and then found it with a later beginning.
+
+    Or the topic was deleted.
+    """
     stops = Stops(tmp_path)
     later = replace(_RECORD, first_position=200)
     stops.note(EVERY_TABLE, "gone", [_RECORD])

@@ -1,4 +1,4 @@
-"""The decoder on segments of real nodes: right ones, cut ones, and ones with wrong bits."""
+"""The decoder on segments of real nodes: whole, cut, and with wrong bits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
         except UnknownTableError:
             continue
     if version == 6:
-        # There Cassandra's reader has lost the order of the updates.
+        # In this version Cassandra's reader does not keep the order of the updates.
         assert list(map(_by_table, lines)) == list(map(_by_table, golden.expected()))
     else:
         assert lines == golden.expected()
@@ -67,7 +67,7 @@ def test_a_mutation_cut_anywhere_is_an_underflow(golden: GoldenSegment) -> None:
 
 @pytest.mark.exhaustive
 def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegment) -> None:
-    """Behind a checksum that happens to fit, wrong bytes end in a typed error or in some other mutation."""
+    """If the checksum fits, wrong bytes give a typed error or another mutation."""
     decoder, version, refused = MutationDecoder(golden.tables()), golden.version, 0
     for payload in _payloads(golden):
         for bit in range(len(payload) * 8):
@@ -81,7 +81,7 @@ def test_a_mutation_with_any_bit_flipped_is_read_or_refused(golden: GoldenSegmen
 
 
 def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
-    """A schema that makes cells too short would otherwise pass for right."""
+    """Otherwise a schema with too short cells would be taken for the right one."""
     decoder, version = MutationDecoder(golden.tables()), golden.version
     for payload in _payloads(golden):
         with pytest.raises(CommitLogReadError, match="bytes are left after the mutation"):
@@ -90,7 +90,7 @@ def test_bytes_behind_a_mutation_are_refused(golden: GoldenSegment) -> None:
 
 @pytest.mark.exhaustive
 def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, tmp_path: Path) -> None:
-    """Never a part of an entry, and a typed error where a section is cut."""
+    """No part of an entry is returned. A cut section ends in a typed error."""
     whole, content = golden.entries(), golden.path.read_bytes()
     header_size = read_descriptor(content).header_size
     path = tmp_path / golden.path.name
@@ -100,7 +100,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, 
         entries, error = _read(path)
         assert entries == [entry for entry in whole if entry.position <= cut]
         if error is None:
-            # There is no room for another marker: for Cassandra such a segment is full, and so for us.
+            # There is no room for another marker. Cassandra takes such a segment as full, and so does the agent.
             section_end = entries[-1].position if entries else header_size
             assert section_end <= cut < section_end + SYNC_MARKER_SIZE
         else:
@@ -112,8 +112,10 @@ def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, 
 
 @pytest.mark.exhaustive
 def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_path: Path) -> None:
-    """The entries before the bad byte are right, then comes a typed error. Only the end of a section is under no
-    checksum, but there either an entry or a marker does not fit then."""
+    """The entries before the bad byte are right, then a typed error follows.
+
+    Only the end position of a section has no checksum. With a wrong end, either an entry or a marker does not fit.
+    """
     whole, content = golden.entries(), golden.path.read_bytes()
     path = tmp_path / golden.path.name
     path.write_bytes(content)

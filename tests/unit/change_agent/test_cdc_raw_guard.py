@@ -262,7 +262,7 @@ def test_segments_that_a_replay_has_linked_again_are_moved_again(cdc_raw: Path, 
 
 
 def test_growth_is_answered_before_the_limit_is_near(cdc_raw: Path, tmp_path: Path) -> None:
-    """At this rate the folder is full within a minute. Segments are moved long before writes are refused."""
+    """At this rate the folder is full within a minute, so segments are moved above a quarter of the limit."""
     metrics = AgentMetrics()
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, total_mb=40)
     _fill(cdc_raw, 4)

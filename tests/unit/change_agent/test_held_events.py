@@ -1,4 +1,4 @@
-"""HeldEvents: a queue in a file that survives crashes in the middle of a write."""
+"""HeldEvents: a queue in a file that survives a crash during a write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _read_all(held: HeldEvents) -> list[int]:
 
 
 def test_messages_come_out_as_they_went_in_also_in_another_process(tmp_path: Path) -> None:
-    """First in, first out, from the front again after a restart or a rewind."""
+    """First in, first out. A restart or a rewind begins again at the first message."""
     held = HeldEvents(tmp_path / "held" / "ks.t.events")
     assert held.is_read
     held.append([message_without_events(1), message_without_events(2)])
@@ -39,7 +39,7 @@ def test_messages_come_out_as_they_went_in_also_in_another_process(tmp_path: Pat
 
 @pytest.mark.parametrize("cut", range(1, len(message_without_events(3)) + 8))
 def test_a_write_that_was_cut_is_left_out_and_written_over(tmp_path: Path, cut: int) -> None:
-    """It was never acknowledged; what is appended later stands behind the last whole message."""
+    """The cut message was never acknowledged. The next message follows the last whole one."""
     path = tmp_path / "ks.t.events"
     HeldEvents(path).append([message_without_events(1), message_without_events(2), message_without_events(3)])
     path.write_bytes(path.read_bytes()[:-cut])
@@ -50,7 +50,7 @@ def test_a_write_that_was_cut_is_left_out_and_written_over(tmp_path: Path, cut: 
 
 
 def test_what_is_removed_is_gone(tmp_path: Path) -> None:
-    """And the queue can be used again."""
+    """The queue can be used again."""
     held = HeldEvents(tmp_path / "ks.t.events")
     held.append([message_without_events(1)])
     held.remove()
@@ -60,7 +60,7 @@ def test_what_is_removed_is_gone(tmp_path: Path) -> None:
 
 
 def _file_of(path: Path, *segment_ids: int) -> list[int]:
-    """A file of such messages; where the frame of each ends."""
+    """Write these messages to a file, and return the end of each frame."""
     held, ends = HeldEvents(path), []
     for each in segment_ids:
         held.append([message_without_events(each)])
@@ -79,7 +79,7 @@ def _flip(path: Path, position: int) -> None:
     [1, len(message_without_events(2)) // 2, len(message_without_events(2)) + 2, len(message_without_events(2)) + 7],
 )
 def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp_path: Path, back: int) -> None:
-    """Whichever byte it is: of the payload, of its length or of its CRC. What is appended later stands behind them."""
+    """The damaged byte is in the payload, in the length or in the CRC. New messages follow the existing ones."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2, 3)
     _flip(path, ends[1] - back)
@@ -90,7 +90,7 @@ def test_a_damaged_message_is_left_out_and_told_and_those_behind_it_are_read(tmp
 
 
 def test_damage_is_reported_with_its_file_also_by_the_process_after_a_restart(tmp_path: Path) -> None:
-    """Afterwards the file is set aside, and nothing shows that events were in it."""
+    """Afterwards the file is set aside, and nothing else shows that it held events."""
     ends = _file_of(tmp_path / "ks.t.events", 1, 2)
     _flip(tmp_path / "ks.t.events", ends[0] - 1)
     metrics, reasons = TableMetrics(), list[str]()
@@ -102,7 +102,7 @@ def test_damage_is_reported_with_its_file_also_by_the_process_after_a_restart(tm
 
 @pytest.mark.parametrize("missing", [1, 2, 9])
 def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_path: Path, missing: int) -> None:
-    """It ends with zeros and the next frame begins with them: taken for its end, they would be missing there."""
+    """The next frame begins with zeros. If they completed the cut frame, they would be missing in their own."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2, 3)
     _flip(path, ends[1] - 1)
@@ -118,7 +118,7 @@ def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_p
 
 @pytest.mark.parametrize("schema", [b'{"type": "int"}', b'{"type": ', b'{"\xff\xfe": 1}', b'{"a":' * 3_000, b"{}"])
 def test_a_schema_that_is_none_takes_only_what_was_written_by_it(tmp_path: Path, schema: bytes) -> None:
-    """Under a checksum that fits: whoever wrote it. What is appended later has a schema of its own."""
+    """The bytes are not a schema, although their checksum fits. New messages begin with a schema of their own."""
     path = tmp_path / "ks.t.events"
     path.write_bytes(frame_of(message_without_events(1)) + frame_of(schema) + frame_of(message_without_events(2)))
     held = HeldEvents(path)
@@ -128,7 +128,10 @@ def test_a_schema_that_is_none_takes_only_what_was_written_by_it(tmp_path: Path,
 
 
 def test_the_last_message_may_be_damaged_too(tmp_path: Path) -> None:
-    """It is whole by its length, so it may have been durable: it is not written over, and a byte parts it from the next."""
+    """Its length fits, so it may have been durable.
+
+    It is not overwritten, and a byte separates it from the next message.
+    """
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2)
     _flip(path, ends[1] - 1)
@@ -139,7 +142,7 @@ def test_the_last_message_may_be_damaged_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 7, 8, 64, 4096])
 def test_zeros_at_the_end_are_what_a_power_loss_has_left(tmp_path: Path, length: int) -> None:
-    """The file had its new length, and its bytes were not there yet: they are cut off."""
+    """The file had its new length, but not yet the bytes. The zeros are cut off."""
     path = tmp_path / "ks.t.events"
     _file_of(path, 1, 2)
     path.write_bytes(path.read_bytes() + bytes(length))
@@ -149,7 +152,7 @@ def test_zeros_at_the_end_are_what_a_power_loss_has_left(tmp_path: Path, length:
 
 
 def test_a_length_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
-    """It is more than the file has."""
+    """The length is larger than the file."""
     path = tmp_path / "ks.t.events"
     _file_of(path, 1)
     path.write_bytes(path.read_bytes() + b"\xff\xff\xff\xff" + bytes(4) + b"x")
@@ -160,7 +163,10 @@ def test_a_length_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_damaged_schema_costs_no_wrong_event(tmp_path: Path) -> None:
-    """Events behind it are read by today's schema, or are damaged, too: those of an older one have other fields."""
+    """Later events are read with the present schema.
+
+    Events of an older schema have other fields, so they count as damaged.
+    """
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2)
     _flip(path, 40)
@@ -174,7 +180,7 @@ def test_a_damaged_schema_costs_no_wrong_event(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_kept_when_the_rest_is_done(tmp_path: Path) -> None:
-    """Under a name that is never one of held events again."""
+    """Its name is not one of held events, so it is not read again."""
     path = tmp_path / "ks.t.events"
     for _ in range(2):
         ends = _file_of(path, 1, 2)
@@ -189,7 +195,7 @@ def test_a_damaged_file_is_kept_when_the_rest_is_done(tmp_path: Path) -> None:
 
 
 def test_damage_anywhere_loses_that_place_only(tmp_path: Path) -> None:
-    """Every byte of a file, damaged alone: the other messages come, in order, and nothing else."""
+    """Damage each byte of a file separately. Exactly the other messages are read, in order."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2, 3)
     whole = path.read_bytes()
@@ -200,13 +206,13 @@ def test_damage_anywhere_loses_that_place_only(tmp_path: Path) -> None:
         in_schema = position < ends[0] - len(frame_of(message_without_events(1)))
         expected = [1, 2, 3] if in_schema else [each for each in (1, 2, 3) if each != hit]
         found = HeldEvents(path)
-        # A last frame that has lost its length cannot be told from one that was never written to its end.
+        # A last frame without its length looks like a frame that was not written to its end.
         assert _read_all(found) == expected, position
         assert found.take_damage() > 0 or (hit == 3 and not in_schema), position
 
 
 def test_a_message_that_goes_bad_while_the_agent_runs_is_left_out_and_told(tmp_path: Path) -> None:
-    """Bytes all over the file, damaged behind the scan of the start: the other messages come, and the file is kept."""
+    """Bytes are damaged after the scan at the start. Exactly the other messages are read, and the file is kept."""
     path, kept = tmp_path / "ks.t.events", tmp_path / "ks.t.events.damaged"
     ends = _file_of(path, 1, 2, 3)
     schema_end = ends[0] - len(frame_of(message_without_events(1)))
@@ -225,7 +231,7 @@ def test_a_message_that_goes_bad_while_the_agent_runs_is_left_out_and_told(tmp_p
 
 
 def test_bytes_that_go_bad_beside_known_damage_count_once(tmp_path: Path) -> None:
-    """The second frame was damaged at the start; then the first one is, and a rewind reads both again."""
+    """The second frame was damaged before the start. Then the first one is damaged, and a rewind reads both again."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2, 3, 4)
     _flip(path, ends[1] - 1)
@@ -239,7 +245,7 @@ def test_bytes_that_go_bad_beside_known_damage_count_once(tmp_path: Path) -> Non
 
 
 def test_what_is_appended_behind_bytes_that_went_bad_is_read_also_after_a_restart(tmp_path: Path) -> None:
-    """The last message lost bytes while the process ran: the next one does not take their place."""
+    """The last message lost bytes while the process ran. The next message must not fill its place."""
     path = tmp_path / "ks.t.events"
     held = HeldEvents(path)
     held.append([message_without_events(1), message_without_events(2)])
@@ -256,7 +262,7 @@ def _files(folder: Path) -> TopicFiles:
 
 @pytest.mark.parametrize("too_large", [False, True], ids=["held", "too large"])
 def test_a_refused_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, too_large: bool) -> None:
-    """It would count as events that are only on this disk."""
+    """The agent would count such a file as events that exist only on this disk."""
     files = _files(tmp_path)
 
     def refuse(descriptor: int) -> None:
@@ -278,7 +284,7 @@ def test_a_refused_first_write_leaves_no_file(tmp_path: Path, monkeypatch: pytes
 def test_too_large_events_stay_until_they_are_stored_among_the_held_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start on a full disk leaves them where they are; the next one with room tries them again."""
+    """On a full disk they stay where they are. The next start with free space stores them."""
     assert _files(tmp_path).keep_too_large(message_without_events(1))
 
     def refuse(descriptor: int) -> None:
@@ -294,7 +300,7 @@ def test_too_large_events_stay_until_they_are_stored_among_the_held_ones(
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0"], ids=["empty", "a few bytes"])
 def test_the_rest_of_a_first_write_that_a_kill_ended_is_removed(tmp_path: Path, content: bytes) -> None:
-    """Nobody else would remove it while the table's topic works."""
+    """While the table's topic can be used, no other code would remove the file."""
     (tmp_path / TOO_LARGE).mkdir()
     for each in (tmp_path / "ks.t.events", tmp_path / TOO_LARGE / "ks.t.events"):
         each.write_bytes(content)

@@ -40,7 +40,7 @@ def _topic(*, is_usable: bool = True, problem: str | None = None) -> TopicStatus
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """Serves these answers; the URL."""
+    """A function that serves these answers and returns the URL."""
     started = []
 
     def serve(**answers: object) -> str:
@@ -67,7 +67,7 @@ def _metrics(serve: Callable[..., str], metrics: AgentMetrics, topics: Mapping[s
 
 
 def test_prometheus_reads_every_number(serve: Callable[..., str]) -> None:
-    """Counters of the agent, counters and histogram of each table, states of the topics."""
+    """Counters of the agent, counters and the histogram of each table, and states of the topics."""
     metrics = AgentMetrics(events_acknowledged=5, lag_bytes=17)
     table = metrics.table("ks.t")
     table.events_acknowledged = 5
@@ -86,12 +86,12 @@ def test_prometheus_reads_every_number(serve: Callable[..., str]) -> None:
 
 
 def test_every_number_of_the_agent_has_a_text() -> None:
-    """What has none would not be on the page; these two are there by their labels."""
+    """A number without a help text would be missing on the page. `damage` and `tables` appear with labels."""
     assert [each.name for each in fields(AgentMetrics) if "help" not in each.metadata] == ["damage", "tables", "_lock"]
 
 
 def test_failed_writes_of_several_threads_are_all_counted() -> None:
-    """The reader, the publisher and the positions each write to the working directory."""
+    """The reader, the publisher and the writer of positions all write to the working directory."""
     metrics = AgentMetrics()
 
     def fail() -> None:
@@ -106,7 +106,7 @@ def test_failed_writes_of_several_threads_are_all_counted() -> None:
 
 
 def test_reads_of_the_schema_are_counted(tmp_path: Path) -> None:
-    """The status file and the metrics tell them."""
+    """The status file contains the number."""
     report = _report(_Node(node_id=UUID(int=1), refreshes=3), tmp_path, {}, {})
     report.refresh()
     assert json.loads((tmp_path / "status.json").read_text())["metrics"]["schema_refreshes"] == 3
@@ -128,7 +128,7 @@ def _report(node: _Node, path: Path, topics: Mapping[str, TopicStatus], limits: 
 
 
 def test_readiness_is_red_while_a_server_is_away(serve: Callable[..., str], node: _Node, tmp_path: Path) -> None:
-    """Cassandra, or all topics; one topic that is refused does not make the agent unready."""
+    """Readiness fails without Cassandra, or if no topic can be used. One refused topic is not enough."""
     topics: dict[str, TopicStatus] = {}
     report = _report(node, tmp_path, topics, {})
     url = serve(readyz=report.readiness) + "/readyz"
@@ -149,7 +149,7 @@ def test_readiness_is_red_while_a_server_is_away(serve: Callable[..., str], node
 def test_health_is_red_when_the_log_moves_and_the_position_does_not(
     serve: Callable[..., str], node: _Node, tmp_path: Path
 ) -> None:
-    """Threads may all be alive: what counts is that the work goes on."""
+    """All threads may be alive. Health depends on the progress of the work."""
     limits = {1: 0}
     report = _report(node, tmp_path, {}, limits)
     report.unhealthy_after_s = 0.0
@@ -167,14 +167,14 @@ def test_health_is_red_when_the_log_moves_and_the_position_does_not(
 
 
 def test_it_listens_on_the_address_that_it_is_given_only(serve: Callable[..., str]) -> None:
-    """Loopback by default: another address of this machine does not answer."""
+    """The address is 127.0.0.1, so another address of this machine does not answer."""
     port = int(serve(healthz=lambda: (True, b"", "text/plain")).rpartition(":")[2])
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", port), 5)
 
 
 def test_a_port_that_is_taken_is_told_by_its_option(serve: Callable[..., str]) -> None:
-    """One line that says what to choose."""
+    """One line names the option and says what to do."""
     port = int(serve(healthz=lambda: (True, b"", "text/plain")).rpartition(":")[2])
     with pytest.raises(ConfigError, match=r"httpPort: 127\.0\.0\.1:.* cannot be listened on") as raised:
         HttpEndpoint("127.0.0.1", port, {})
@@ -182,13 +182,16 @@ def test_a_port_that_is_taken_is_told_by_its_option(serve: Callable[..., str]) -
 
 
 def test_an_unknown_path_names_those_that_there_are(serve: Callable[..., str]) -> None:
-    """404 with the list."""
+    """The answer is 404, with the list of paths."""
     answer = httpx.get(serve(healthz=lambda: (True, b"", "text/plain")) + "/other")
     assert (answer.status_code, answer.text) == (404, "/healthz\n")
 
 
 def test_readiness_is_red_by_option_while_pulsar_would_drop_unread_events(node: _Node, tmp_path: Path) -> None:
-    """The body says what would, and what to do; without the option it is in the status and the metrics only."""
+    """The answer names the hazard and its remedy.
+
+    Without the option, only the status and the metrics show the hazard.
+    """
     hazard = "the message TTL drops events that were not read for 60 s; fix it with ..."
     topics = {"ks.t": replace(_topic(), hazards=(hazard,))}
     assert _report(node, tmp_path, topics, {}).readiness()[0]

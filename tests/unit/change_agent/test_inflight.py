@@ -1,4 +1,4 @@
-"""InflightPositions: the acknowledged position moves over an unbroken prefix only, and room is bounded."""
+"""InflightPositions: the acknowledged position moves only over a contiguous prefix, and the room is limited."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _position(positions: InflightPositions) -> int:
 
 
 def test_entries_without_events_are_done_when_they_are_read(positions: InflightPositions) -> None:
-    """Nothing is on its way, so the position is where reading is."""
+    """No event is in flight, so the position is the reader's."""
     positions.advance(1, 300)
     assert _position(positions) == 300
 
 
 def test_acknowledgements_out_of_order_move_the_position_over_the_prefix_only(positions: InflightPositions) -> None:
-    """The first entry that is open holds everything behind it."""
+    """The first open entry holds back the position of all later ones."""
     first, second, third = _tracked(positions, (100, 1), (200, 1), (300, 1))
     positions.advance(1, 350)
     positions.acknowledge([second], 0, 0)
@@ -57,7 +57,7 @@ def test_an_entry_is_done_when_all_its_events_are(positions: InflightPositions) 
 
 
 def test_a_segment_is_done_when_it_was_read_to_its_end_and_all_is_acknowledged(positions: InflightPositions) -> None:
-    """Neither alone is enough."""
+    """Neither condition alone is enough."""
     [entry] = _tracked(positions, (100, 1))
     positions.advance(1, 100)
     positions.finish(1)
@@ -68,7 +68,7 @@ def test_a_segment_is_done_when_it_was_read_to_its_end_and_all_is_acknowledged(p
 
 @pytest.mark.parametrize(("events", "size"), [(10, 100), (1, 1000)])
 def test_room_is_bounded_by_events_and_by_bytes(positions: InflightPositions, events: int, size: int) -> None:
-    """When either is used up, the reader waits until something is acknowledged."""
+    """When either limit is reached, the reader waits for acknowledgements."""
     assert positions.take_room(events, size, 0)
     assert not positions.take_room(1, 1, 0)
     [entry] = _tracked(positions, (100, 1))
@@ -77,13 +77,13 @@ def test_room_is_bounded_by_events_and_by_bytes(positions: InflightPositions, ev
 
 
 def test_a_batch_larger_than_all_room_travels_alone(positions: InflightPositions) -> None:
-    """One large mutation must not stop the node for ever."""
+    """One large mutation must not block the log for ever."""
     assert positions.take_room(500, 5000, 0)
     assert not positions.take_room(1, 1, 0)
 
 
 def test_what_an_earlier_agent_did_was_read_before_any_segment_is_open() -> None:
-    """An events topic that was deleted between two agents is found at the start: a gap must reach to what was stored."""
+    """The loss of a topic between two agents is found at the start. Its gap must reach to the stored position."""
     positions = InflightPositions(max_events=10, max_bytes=1000)
     positions.go_on_from((7, 100))
     assert positions.read_place[:2] == (7, 100)
@@ -96,7 +96,10 @@ def test_what_an_earlier_agent_did_was_read_before_any_segment_is_open() -> None
 
 
 def test_the_acknowledged_place_waits_for_the_first_segment_with_events(positions: InflightPositions) -> None:
-    """Also when that segment was read to its end and later ones are done. A gap of a lost topic begins at this place."""
+    """This holds also when the segment was read to its end and later ones are done.
+
+    A gap of a lost topic begins at this place.
+    """
     [entry] = _tracked(positions, (100, 1))
     positions.finish(1)
     positions.open(2, 20)
@@ -107,7 +110,7 @@ def test_the_acknowledged_place_waits_for_the_first_segment_with_events(position
 
 
 def test_a_segment_that_is_read_again_is_no_place_in_the_log(positions: InflightPositions) -> None:
-    """It is an old part of the log, whose events are sent once more."""
+    """It is an old part of the log, and its events are published again."""
     positions.advance(1, 300)
     positions.open(key_of_reading_again(1), 0)
     assert positions.acknowledged_place[:2] == (1, 300)
@@ -116,7 +119,7 @@ def test_a_segment_that_is_read_again_is_no_place_in_the_log(positions: Inflight
 def test_the_acknowledged_place_does_not_go_back_when_segments_are_forgotten_out_of_order(
     positions: InflightPositions,
 ) -> None:
-    """An earlier segment that waited for its file to be set aside is forgotten after later ones."""
+    """A segment whose file waits to be set aside is forgotten after later segments."""
     positions.open(2, 20)
     for segment, end in ((1, 300), (2, 500)):
         positions.advance(segment, end)
@@ -127,7 +130,7 @@ def test_the_acknowledged_place_does_not_go_back_when_segments_are_forgotten_out
 
 
 def test_a_time_is_acknowledged_when_no_event_is_on_its_way(positions: InflightPositions) -> None:
-    """The time window of a gap begins there, so no unacknowledged write may be before it."""
+    """The time window of a gap begins there, so no earlier write may be unacknowledged."""
     positions.note_read_until(5)
     assert positions.take_room(1, 1, 0)
     [entry] = _tracked(positions, (100, 1))
@@ -138,7 +141,7 @@ def test_a_time_is_acknowledged_when_no_event_is_on_its_way(positions: InflightP
 
 
 def test_a_lost_segment_is_done_whatever_was_wrong_with_it(positions: InflightPositions) -> None:
-    """There is no file that could be kept or set aside, and an account that never ends would stop the progress."""
+    """No file can be kept or set aside. An account that never ends would stop the progress."""
     positions.keep(1)
     positions.note_fault(1, "a checksum is wrong")
     positions.abandon(1)

@@ -1,4 +1,4 @@
-"""Libraries without the parts that the agent does not use."""
+"""lean_imports: libraries are loaded without the parts that the agent does not use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ assert numpy.array([1]).sum() == 1 and httpx.Client
 
 @pytest.mark.parametrize("module", ["change_agent.__main__", "cdc.commands.agent"])
 def test_the_agents_process_has_no_numpy_and_no_pygments(module: str) -> None:
-    """And whoever wants one of them later gets it."""
+    """A later import of either package works."""
     command = [sys.executable, "-c", _PROCESS, module]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "['cassandra.cluster', 'httpx']\n"
 
 
 def test_what_is_loaded_already_stays() -> None:
-    """Only what nobody has loaded is left out, and only for a while."""
+    """A module is left out only if it is not loaded yet, and only within the `with` block."""
     assert "tabnanny" not in sys.modules
     with left_out("json", "tabnanny"):
         import json

@@ -14,7 +14,7 @@ from change_agent.reporting.logs import set_up_log
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """Where a log of level INFO in JSON goes."""
+    """The stream of a JSON log of level INFO."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     stream = io.StringIO()
@@ -25,7 +25,7 @@ def log() -> Iterator[io.StringIO]:
 
 
 def test_each_line_is_an_object(log: io.StringIO) -> None:
-    """Line breaks of a message and of a traceback do not break it."""
+    """Line breaks in a message or a traceback are escaped."""
     logging.getLogger("change_agent.test").info("two\nlines of %s", "ks.t")
     try:
         raise ValueError("geht nicht")
@@ -39,7 +39,7 @@ def test_each_line_is_an_object(log: io.StringIO) -> None:
 
 
 def test_a_node_that_is_away_does_not_fill_the_log(log: io.StringIO) -> None:
-    """What the clients say about it, we say in one line."""
+    """The clients' own messages are not logged, because the agent reports the problem in one line."""
     logging.getLogger("cassandra.pool").error("connection refused")
     logging.getLogger("httpx").info("GET ...")
     assert log.getvalue() == ""

@@ -1,4 +1,7 @@
-"""Until when everything that a node answered was read: real files, as Cassandra writes them, and a follower that reads them."""
+"""Moments: the time until which every acknowledged write was read.
+
+A follower reads real files, as Cassandra writes them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _SIZE = 1024 * 1024
 
 
 class _Node:
-    """A node whose segments grow, and its agent. `hours` are added to the clock that both have."""
+    """A node whose segments grow, and its agent. Their common clock is ahead by `hours`."""
 
     def __init__(self, folder: Path, tables: MemoryTables, *, unsynced: bool) -> None:
         self.folder = folder
@@ -51,13 +54,13 @@ class _Node:
         return int((time.time() + 3600 * self.hours) * 1000)
 
     def passes(self, events: int) -> None:
-        """It is said of a moment from now on, and so many events were published before."""
+        """Wait until a moment after now is passed, and check that this number of events was published before it."""
         asked = self.now_ms() + 1
         wait_until(lambda: any(each[0] >= asked for each in self.agent.passed), "a new moment is passed")
         assert next(count for time_ms, count in self.agent.passed if time_ms >= asked) == events
 
     def stands(self) -> None:
-        """Nothing more is said."""
+        """Check that no later moment is passed."""
         asked = self.now_ms() + 1
         time.sleep(0.3)
         assert not [each for each in self.agent.passed if each[0] >= asked]
@@ -79,7 +82,7 @@ def node(tmp_path: Path, tables: MemoryTables, request: pytest.FixtureRequest) -
 
 @pytest.fixture
 def eager(tmp_path: Path, tables: MemoryTables) -> Iterator[_Node]:
-    """The same with readUnsynced."""
+    """The same as `node`, always with readUnsynced."""
     made = _Node(tmp_path, tables, unsynced=True)
     made.start()
     yield made
@@ -87,7 +90,7 @@ def eager(tmp_path: Path, tables: MemoryTables) -> Iterator[_Node]:
 
 
 def test_an_idle_node_moves_on(node: _Node) -> None:
-    """What it has written is synced, and nothing comes."""
+    """All of its writes are synced, and no further write follows."""
     segment = node.segment(_ID)
     segment.append(payloads(3))
     node.agent.index(_ID, str(segment.sync()))
@@ -110,12 +113,12 @@ def test_the_next_segment_which_is_empty_needs_no_answer_of_the_node(tmp_path: P
 
 
 def test_nothing_is_said_without_a_segment(node: _Node) -> None:
-    """A node that runs always writes to one: this is another folder, or it is full."""
+    """A running node always has a segment. Without one, the folder is the wrong one, or cdc_raw is full."""
     node.stands()
 
 
 def test_a_node_that_was_restarted_with_cdc_disabled_stops_it(eager: _Node) -> None:
-    """It has removed its own name for the segment, and its next ones are not linked."""
+    """Its name in the commit log folder is gone, and the node does not link its next segments."""
     segment = eager.segment(_ID)
     segment.append(payloads(3))
     eager.agent.index(_ID, str(segment.sync()))
@@ -130,7 +133,7 @@ def test_a_node_that_was_restarted_with_cdc_disabled_stops_it(eager: _Node) -> N
 
 
 def test_what_is_not_synced_is_waited_for(tmp_path: Path, tables: MemoryTables) -> None:
-    """It was answered, perhaps."""
+    """Cassandra may have acknowledged an unsynced write."""
     node = _Node(tmp_path, tables, unsynced=False)
     segment = node.segment(_ID)
     segment.append(payloads(2))
@@ -144,7 +147,7 @@ def test_what_is_not_synced_is_waited_for(tmp_path: Path, tables: MemoryTables) 
 
 
 def test_an_answered_write_behind_one_that_is_not_written_stops_it(eager: _Node) -> None:
-    """Space is taken in order, and filled in any: what is behind zeros may be answered."""
+    """Space is allocated in order, but filled in any order. A write after zeros may be acknowledged."""
     segment = eager.segment(_ID)
     segment.append(payloads(1))
     eager.passes(events=1)
@@ -156,7 +159,7 @@ def test_an_answered_write_behind_one_that_is_not_written_stops_it(eager: _Node)
 
 
 def test_an_answered_write_in_the_next_segment_stops_it(eager: _Node) -> None:
-    """The one before may still get an entry."""
+    """The segment before may still get an entry."""
     first, second = eager.segment(_ID), eager.segment(_ID + 1)
     first.append(payloads(1))
     eager.passes(events=1)
@@ -169,7 +172,7 @@ def test_an_answered_write_in_the_next_segment_stops_it(eager: _Node) -> None:
 
 
 def test_a_segment_that_is_not_linked_stops_it(node: _Node) -> None:
-    """Cassandra links it when cdc_raw has room again, and another thread may write to it a moment before."""
+    """Cassandra links it when cdc_raw has room again. Another thread may write to it just before."""
     first = node.segment(_ID)
     first.append(payloads(1))
     node.agent.index(_ID, f"{first.complete()}\nCOMPLETED")
@@ -179,14 +182,14 @@ def test_a_segment_that_is_not_linked_stops_it(node: _Node) -> None:
     node.stands()
     second.append(payloads(1))
     limit = second.sync()
-    # An index without its segment would be a segment that is gone.
+    # An index without its segment would count as a deleted segment.
     node.link(second)
     node.agent.index(_ID + 1, str(limit))
     node.passes(events=2)
 
 
 def test_writes_without_cdc_need_no_index(tmp_path: Path, tables: MemoryTables) -> None:
-    """A segment that has none but these gets none."""
+    """A segment with only such writes gets no index."""
     tables.tables = {table_id: replace(each, cdc=False) for table_id, each in tables.tables.items()}
     node = _Node(tmp_path, tables, unsynced=False)
     node.segment(_ID).append(payloads(5))
@@ -196,7 +199,7 @@ def test_writes_without_cdc_need_no_index(tmp_path: Path, tables: MemoryTables) 
 
 
 def test_a_compressed_log_needs_three_syncs(tmp_path: Path, tables: MemoryTables) -> None:
-    """Between them the node has its writes in memory."""
+    """Between the syncs, the node keeps its writes in memory."""
     node = _Node(tmp_path, tables, unsynced=False)
     log = node.folder / f"CommitLog-7-{_ID}.log"
 
@@ -235,7 +238,7 @@ def _length(count: int) -> int:
 
 
 def test_a_clock_that_goes_back_is_waited_for(eager: _Node) -> None:
-    """No time is told twice with another meaning, and the reason is."""
+    """Passed times only grow, and the reason for the wait is reported."""
     eager.segment(_ID).append(payloads(1))
     eager.passes(events=1)
     eager.hours = -1
@@ -250,7 +253,10 @@ def test_a_clock_that_goes_back_is_waited_for(eager: _Node) -> None:
 
 
 def test_a_segment_that_cannot_be_read_stops_every_table(node: _Node) -> None:
-    """What it had is not published. The damage is there before the agent sees the segment: readUnsynced is quick."""
+    """Its changes are not published.
+
+    The damage exists before the segment is linked, because readUnsynced reads at once.
+    """
     segment = node.segment(_ID, is_linked=False)
     position = segment.append(payloads(2))
     segment.write(position - 6, b"\xff\xff\xff")
@@ -261,7 +267,7 @@ def test_a_segment_that_cannot_be_read_stops_every_table(node: _Node) -> None:
 
 
 class _Reader:
-    """A reader that has opened the first segment, and reads the others at once."""
+    """A reader that has opened the first segment, and has read the others."""
 
     def __init__(self) -> None:
         self.ended: set[int] = set()
@@ -283,7 +289,7 @@ class _Reader:
 
 
 def test_a_segment_that_one_look_misses_is_still_waited_for(tmp_path: Path) -> None:
-    """It is being moved, and its changes are not read yet."""
+    """The segment is being moved, and its changes are not read yet."""
     passed: list[int] = []
     moments, reader = Moments(0.01, passed.append), _Reader()
     open_segment = GrowingSegment(tmp_path / f"CommitLog-7-{_ID + 1}.log", _ID + 1, _SIZE)

@@ -1,4 +1,7 @@
-"""Files on another disk, on a full one, and files that may not be read: the system's own errors, and none of ours."""
+"""Files on another disk, on a full disk, and without the right to read them.
+
+The errors are those of the real system.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from change_agent.cdc_raw.listing import SegmentListing
 _REPOSITORY = Path(__file__).parents[3]
 _ID = time.time_ns() // 1_000_000 - 10_000
 _NOBODY = 65534
-# A file system in memory, so another than that of any test's folder.
+# A file system in memory, which differs from that of the test's folder.
 _OTHER_DISK = Path("/dev/shm")
 
 
@@ -35,7 +38,7 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _without_privileges() -> Iterator[None]:
-    """Root may read everything: be nobody for a moment."""
+    """Root may read every file, so act as `nobody`."""
     privileged = os.geteuid() == 0
     if privileged:
         os.seteuid(_NOBODY)
@@ -48,7 +51,7 @@ def _without_privileges() -> Iterator[None]:
 
 @pytest.fixture
 def cdc_raw() -> Iterator[Path]:
-    """A folder that everybody may enter, which those of pytest are not."""
+    """A folder that every user may enter, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -57,7 +60,7 @@ def cdc_raw() -> Iterator[Path]:
 
 
 def test_a_segment_is_moved_to_another_disk_whole(tmp_path: Path, other_disk: Path) -> None:
-    """With its time, which says how new a schema it needs."""
+    """It keeps its modification time, which says how new a schema it needs."""
     log = tmp_path / "CommitLog-7-1.log"
     log.write_bytes(bytes(range(256)) * 10_000)
     os.utime(log, (1_700_000_000, 1_700_000_000))
@@ -68,7 +71,7 @@ def test_a_segment_is_moved_to_another_disk_whole(tmp_path: Path, other_disk: Pa
 
 
 def test_a_disk_that_fills_up_during_a_move_leaves_the_segment_where_it_is(tmp_path: Path, other_disk: Path) -> None:
-    """And takes no room for the half that was copied."""
+    """The copied part is deleted."""
     log = tmp_path / "CommitLog-7-1.log"
     log.write_bytes(bytes(3_000_000))
     program = (
@@ -87,7 +90,7 @@ def test_a_disk_that_fills_up_during_a_move_leaves_the_segment_where_it_is(tmp_p
 def test_an_index_that_may_not_be_read_is_told_once_and_the_others_go_on(
     cdc_raw: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its segment waits for it; when it may be read, it is."""
+    """The segment waits for its index, and is read when the index can be read."""
     for number in (1, 2):
         (cdc_raw / f"CommitLog-7-{_ID + number}.log").write_bytes(b"x")
         (cdc_raw / f"CommitLog-7-{_ID + number}_cdc.idx").write_text("100\nCOMPLETED")
@@ -112,7 +115,7 @@ def test_an_index_that_may_not_be_read_is_told_once_and_the_others_go_on(
 def test_a_folder_that_may_not_be_listed_is_told_once_and_looked_at_again(
     cdc_raw: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is not seen is not taken for gone."""
+    """A file that cannot be listed is not taken for deleted."""
     folders = {each: cdc_raw / each for each in ("raw", "spill")}
     for each in folders.values():
         each.mkdir()

@@ -72,7 +72,7 @@ def _ranges(text: str) -> list[tuple[object, ...]]:
 
 
 def test_an_unknown_table_is_named() -> None:
-    """So that the agent can read the schema again."""
+    """The agent can then read the schema again."""
     payload = GOLDEN.entries()[-1].payload
     with pytest.raises(UnknownTableError) as caught:
         decode_mutation(payload, 7, {})
@@ -82,7 +82,7 @@ def test_an_unknown_table_is_named() -> None:
 
 
 def test_an_unknown_column_is_named() -> None:
-    """A column that was added after the schema was read."""
+    """The column was added after the schema was read."""
     tables = {table_id: replace(table, regular_columns=()) for table_id, table in GOLDEN.tables().items()}
     first = next(entry for entry in GOLDEN.entries() if entry.position == 344)
     with pytest.raises(UnknownColumnError, match=r"table golden.simple has no column 'd' in the known schema"):
@@ -90,7 +90,7 @@ def test_an_unknown_column_is_named() -> None:
 
 
 def test_types_that_do_not_fit_give_an_error_and_no_row() -> None:
-    """`v` was text when it was written; as an int it would take other bytes."""
+    """`v` was written as text. An int would have another length."""
     wrong = {
         table_id: replace(table, regular_columns=tuple(replace(each, type=INT) for each in table.regular_columns))
         for table_id, table in GOLDEN.tables().items()
@@ -101,13 +101,13 @@ def test_types_that_do_not_fit_give_an_error_and_no_row() -> None:
 
 
 def test_only_known_versions_are_decoded() -> None:
-    """The version decides how times are read."""
+    """The version determines how times are read."""
     with pytest.raises(UnsupportedVersionError, match="version 99 is not supported"):
         decode_mutation(b"\1", 99, {})
 
 
 def test_a_mutation_without_updates_is_refused() -> None:
-    """Cassandra never writes one."""
+    """Cassandra never writes such a mutation."""
     with pytest.raises(MalformedMutationError, match="without updates"):
         decode_mutation(b"\0", 7, {})
 
@@ -125,14 +125,14 @@ def test_a_row_has_clustering_marker_and_cells() -> None:
 
 
 def test_absent_and_empty_clustering_values_differ() -> None:
-    """Two bits a value: 01 empty, 10 absent."""
+    """Two bits for each value: 01 is empty, 10 is absent."""
     rows, _ = _unfiltereds("24 09 04 08 0161 01", "v")
     assert rows[0].clustering == (b"", None)
 
 
 def test_a_cell_expires_or_is_a_tombstone() -> None:
-    """Both have a local deletion time; only the first a TTL and a value."""
-    # v: expiring at 100 after 60 s; then in another row: deleted at 100, no value
+    """Both have a local deletion time. Only the expiring cell has a TTL and a value."""
+    # `v` expires at 100 after 60 s; in the other row it was deleted at 100 and has no value.
     rows, _ = _unfiltereds("20 00 00000001 0162 02 09 64 3c 0161  20 00 00000002 0162 05 09 64  01", "v")
     expiring, tombstone = rows[0].cells[0], rows[1].cells[0]
     assert (expiring.value, expiring.ttl, expiring.local_deletion_time) == (b"a", 60, 100)
@@ -140,7 +140,7 @@ def test_a_cell_expires_or_is_a_tombstone() -> None:
 
 
 def test_a_live_complex_deletion_is_none() -> None:
-    """When one complex column of a row has a deletion all of them carry one, and LIVE overflows both of its numbers."""
+    """If one complex column of a row has a deletion, all of them have one. Both numbers of LIVE overflow."""
     live = "ff8000000000000000 f07fffffff"
     rows, _ = _unfiltereds(f"60 00 00000001 0162 {live} 01 04 05 04 00000009 01", "s")
     assert rows[0].complex_deletions == []
@@ -148,7 +148,7 @@ def test_a_live_complex_deletion_is_none() -> None:
 
 
 def test_a_complex_deletion_stands_before_its_cells() -> None:
-    """An overwritten set: everything up to 4 is deleted, at 5 one element was written."""
+    """An overwritten set: elements up to 4 are deleted, and one element was written at 5."""
     rows, _ = _unfiltereds("60 00 00000001 0162 04 64 01 04 05 04 00000009 01", "s")
     (deletion,) = rows[0].complex_deletions
     assert (deletion.column.name, deletion.timestamp, deletion.local_deletion_time) == ("s", 4, 100)
@@ -156,13 +156,13 @@ def test_a_complex_deletion_stands_before_its_cells() -> None:
 
 
 def test_cells_of_a_dropped_column_are_left_out_up_to_its_drop() -> None:
-    """`v` was dropped at 3 and added again; a row of which nothing is left is none."""
+    """`v` was dropped at 3 and added again. A row without remaining content is left out."""
     rows, _ = _unfiltereds("20 00 00000001 0162 00 03 0161  20 00 00000002 0162 00 04 0161  01", "v")
     assert [(row.clustering[0], row.cells[0].timestamp) for row in rows] == [(b"\0\0\0\2", 4)]
 
 
 def test_a_row_deletion_wins_over_what_is_not_newer() -> None:
-    """Cassandra's row builder leaves it out; the cell at 5 stays."""
+    """Cassandra's row builder leaves out the row marker. The cell at 5 stays."""
     rows, _ = _unfiltereds("34 00 00000001 0162 04 04 64 00 05 0161 01", "v")
     (row,) = rows
     assert row.liveness is None
@@ -172,28 +172,28 @@ def test_a_row_deletion_wins_over_what_is_not_newer() -> None:
 
 
 def test_a_shadowable_deletion_loses_against_a_newer_marker() -> None:
-    """As rows of views were deleted before 4.0."""
+    """Cassandra deleted rows of views in this way before 4.0."""
     rows, _ = _unfiltereds("b4 02 00 00000001 0162 05 04 64 08 0161 01", "v")
     assert rows[0].deletion is None
     assert rows[0].liveness is not None
 
 
 def test_a_static_row_has_its_own_flags() -> None:
-    """An extended flag says that it is static."""
+    """An extended flag marks a static row."""
     data = DataInput(bytes.fromhex("a0 01 00 07 0161"))
     row = read_static_row(data, _header())
     assert (row.clustering, row.cells[0].column.name, row.cells[0].value) == ((), "st", b"a")
 
 
 def test_two_bounds_make_a_range() -> None:
-    """Start inclusive at (1), end exclusive at (1, 'q')."""
+    """The start (1) is inclusive, and the end (1, 'q') is exclusive."""
     assert _ranges("02 01 0001 00 00000001 05 64  02 00 0002 00 00000001 0171 05 64  01") == [
         ((b"\0\0\0\1",), True, (b"\0\0\0\1", b"q"), False, 5, 100)
     ]
 
 
 def test_a_boundary_ends_one_range_and_starts_another() -> None:
-    """Its first deletion belongs to the range that ends; bounds without values are open."""
+    """Its first deletion belongs to the range that ends there. Bounds without values are open."""
     text = "02 01 0000 05 64  02 05 0001 00 00000003 05 64 06 65  02 06 0000 06 65  01"
     assert _ranges(text) == [
         ((), True, (b"\0\0\0\3",), True, 5, 100),
@@ -228,7 +228,7 @@ def test_a_boundary_ends_one_range_and_starts_another() -> None:
     ],
 )
 def test_what_cassandra_would_not_write_is_refused(text: str, reason: str) -> None:
-    """Rather than guessed at."""
+    """The decoder must not guess."""
     with pytest.raises(MalformedMutationError, match=reason):
         _unfiltereds(text, "v")
 
@@ -256,13 +256,16 @@ def _subset(count: int, text: str) -> list[int]:
     ],
 )
 def test_a_row_names_its_columns_by_bits_or_by_indexes(count: int, text: str, expected: list[int]) -> None:
-    """Bits for missing columns below 64; from there on indexes, of the smaller part."""
+    """Below 64 columns: bits of the missing ones.
+
+    From 64 on: indexes of the present or the missing ones, whichever are fewer.
+    """
     assert _subset(count, text) == expected
 
 
 @pytest.mark.parametrize("text", ["8041", "01 40", "02 05 05", "02 06 05", "ffffffffffffffffff"])
 def test_indexes_outside_of_the_columns_are_refused(text: str) -> None:
-    """They only ascend, and end at the last column."""
+    """Indexes are ascending, and not larger than that of the last column."""
     with pytest.raises(MalformedMutationError):
         _subset(64, text)
 
@@ -296,7 +299,7 @@ def test_indexes_outside_of_the_columns_are_refused(text: str) -> None:
     ],
 )
 def test_types_of_fixed_length_carry_none(text: str, length: int) -> None:
-    """Also those are variable whose values always have the same length: date, time, smallint, tinyint."""
+    """date, time, smallint and tinyint count as variable, although their values always have the same length."""
     cql_type = parse_cql_type(text, {})
     assert isinstance(cql_type, CustomType | NativeType | VectorType) or length == VARIABLE_LENGTH
     assert fixed_length(cql_type) == length
@@ -312,12 +315,12 @@ def test_types_of_fixed_length_carry_none(text: str, length: int) -> None:
     ],
 )
 def test_local_shards_of_a_counter_are_cleared_when_it_asks_for_it(context: str, expected: str) -> None:
-    """A negative count of header elements does; global shards stay."""
+    """A negative number of header elements asks for it. Global shards stay."""
     assert clear_local_shards(bytes.fromhex(context)) == bytes.fromhex(expected)
 
 
 @pytest.mark.parametrize("context", ["", "00", "fffd 0000", "8000"])
 def test_a_counter_that_is_shorter_than_its_header_is_refused(context: str) -> None:
-    """Before anything is made of it."""
+    """The header is checked before it is read."""
     with pytest.raises(MalformedMutationError):
         clear_local_shards(bytes.fromhex(context))

@@ -1,4 +1,4 @@
-"""From real mutations to events: the golden segments, whose statements stand in tests/golden/commitlog/writes.cql."""
+"""From real mutations to events: the golden segments, whose statements are in tests/golden/commitlog/writes.cql."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _of_table(segment: GoldenSegment, table: str) -> list[MutationEvent]:
 
 @pytest.fixture(params=GOLDEN_SEGMENTS, ids=lambda segment: segment.line)
 def segment(request: pytest.FixtureRequest) -> GoldenSegment:
-    """The same statements as 4.0, 4.1 and 5.0 wrote them."""
+    """The same statements, as written by 4.0, 4.1 and 5.0."""
     assert isinstance(request.param, GoldenSegment)
     return request.param
 
@@ -65,7 +65,10 @@ _T = 1_700_000_000_000_000
 
 
 def test_a_table_without_clustering(segment: GoldenSegment) -> None:
-    """Insert, null for a column, insert with TTL, delete (which is of the partition, for it is the row), batch."""
+    """Insert, null for a column, insert with TTL, delete and batch.
+
+    The delete removes the partition, which is one row.
+    """
     events = _of_table(segment, "simple")
     assert [_short(each) for each in events] == [
         ("ROW", "02", ("d", "v"), _T + 1, _T + 1, None),
@@ -78,7 +81,7 @@ def test_a_table_without_clustering(segment: GoldenSegment) -> None:
 
 
 def test_a_table_with_clustering_and_static_columns(segment: GoldenSegment) -> None:
-    """Static row before the row of the same statement; ranges before the rows of the same batch."""
+    """A static row comes before the other row of its statement. Ranges come before the rows of their batch."""
     events = _of_table(segment, "clustered")
     assert [_short(each) for each in events] == [
         ("STATIC_ROW", "020000", ("s",), _T + 5, _T + 5, None),
@@ -98,7 +101,7 @@ def test_a_table_with_clustering_and_static_columns(segment: GoldenSegment) -> N
 
 
 def test_the_bounds_of_ranges_are_in_clustering_order(segment: GoldenSegment) -> None:
-    """`a > 5` of a column ordered DESC has an open start and the end 5."""
+    """For a column ordered DESC, `a > 5` has an open start and the end 5."""
     inner, above = [each.bounds for each in _of_table(segment, "clustered")[4:6]]
     assert inner is not None and above is not None
     one = b"\0\0\0\1"
@@ -112,7 +115,7 @@ def test_the_bounds_of_ranges_are_in_clustering_order(segment: GoldenSegment) ->
 
 
 def test_multi_cell_columns_are_named_once(segment: GoldenSegment) -> None:
-    """Whatever number of cells and complex deletions a collection has."""
+    """A collection may have any number of cells and complex deletions."""
     first, second, third = _of_table(segment, "collections")
     assert sorted(first.columns) == ["fu", "l", "m", "s", "t", "u"]
     assert sorted(second.columns) == ["l", "m", "s", "u"]
@@ -129,12 +132,12 @@ def test_events_of_one_entry_are_numbered_over_its_tables(segment: GoldenSegment
 
 @pytest.mark.parametrize("changes", [{"cdc": False}, {"is_view": True}, {"keyspace": "system_auth"}])
 def test_tables_that_are_not_published_have_no_events(segment: GoldenSegment, changes: dict[str, object]) -> None:
-    """Without cdc = true, views, and tables of the system."""
+    """Tables without cdc = true, views, and system tables."""
     assert _events(segment, **changes) == []
 
 
 def test_an_absent_clustering_value_is_null_in_the_key(segment: GoldenSegment) -> None:
-    """Compact tables know rows without their last clustering columns."""
+    """Compact tables may have rows without their last clustering columns."""
     full, absent = _of_table(segment, "dense")
     assert full.clustering == (b"\0\0\0\1", b"x")
     assert absent.clustering == (b"\0\0\0\2", None)
@@ -183,7 +186,7 @@ _DIFFERENT_ROWS = {
 
 
 def test_rows_that_differ_have_digests_that_differ() -> None:
-    """Whatever a replica stores of a row is in its digest, with its length."""
+    """The digest covers everything that a replica stores of a row, with lengths."""
     digests = {name: Digests(_ID).of_row(MutationKind.ROW, b"pk", row) for name, row in _DIFFERENT_ROWS.items()}
     digests["other key"] = Digests(_ID).of_row(MutationKind.ROW, b"pk2", _row())
     digests["other table"] = Digests(UUID(int=8)).of_row(MutationKind.ROW, b"pk", _row())
@@ -196,12 +199,12 @@ def test_rows_that_differ_have_digests_that_differ() -> None:
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
-    """Literal, for replicas of neighbouring versions of the agent must agree."""
+    """The expected value is a literal, because replicas with neighbouring versions of the agent must agree."""
     assert Digests(_ID).of_row(MutationKind.ROW, b"pk", _row()).hex() == "7b1d93e7ccd17ee1b6528891f0eba1cc"
 
 
 def test_a_changed_table_gets_a_new_key_schema() -> None:
-    """Metadata that is another object is never used with yesterday's writer."""
+    """A writer is used only for the metadata object that it was made for."""
     segment = GOLDEN_SEGMENTS[0]
     builder = MutationEventBuilder()
 
@@ -246,7 +249,7 @@ _EXPIRING_TABLE = TableMetadata(
 def test_a_row_expires_only_when_all_that_was_written_does(
     liveness: LivenessInfo | None, ttls: list[int | None], expiry_time_s: int | None
 ) -> None:
-    """A row marker or a cell without a TTL keeps the row, whatever expires beside it."""
+    """A row marker or a cell without a TTL keeps the row, even if other cells expire."""
     (column,) = _EXPIRING_TABLE.regular_columns
     cells = [Cell(column, None, b"\0\0\0\1", 5, 60 if expires_at else 0, expires_at) for expires_at in ttls]
     update = PartitionUpdate(_EXPIRING_TABLE, b"\0\0\0\1", None, None, [Row((), liveness, None, False, [], cells)], [])

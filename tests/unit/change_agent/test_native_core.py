@@ -1,4 +1,4 @@
-"""The native core and Python are two ways through the same entries: what it takes is equal to the byte, all else it refuses."""
+"""The native core returns the same bytes as Python for the entries that it accepts. It refuses all others."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ GOLDEN = GOLDEN_SEGMENTS[-1]
 
 @pytest.mark.parametrize("golden", [*GOLDEN_SEGMENTS, *ENCODED_SEGMENTS], ids=lambda golden: golden.line)
 def test_every_golden_mutation_is_taken_and_gives_the_same_bytes(golden: GoldenSegment) -> None:
-    """All at once, and each by itself."""
+    """All mutations at once, and each one separately."""
     ways, payloads = _ways(golden), _payloads(golden)
     taken = ways.natively(payloads)
     assert taken is not None
-    # A cell of a dropped column was all that one of them wrote.
+    # One of the mutations wrote only a cell of a dropped column.
     assert (taken.entries, taken.skipped) == (len(payloads), 1)
     assert taken.messages == ways.plainly(payloads)
     assert [ways.outcome(each) for each in payloads] == ["taken"] * len(payloads)
@@ -70,13 +70,16 @@ def test_every_golden_mutation_is_taken_and_gives_the_same_bytes(golden: GoldenS
     "flags", [b"\x30", b"\x34", b"\xb0\x02", b"\xb4\x02"], ids=["row", "marker", "shadowable", "both"]
 )
 def test_the_deletion_of_a_row_is_taken(flags: bytes) -> None:
-    """The one kind that the golden segments lack; with an older or newer row marker, or one that a marker undoes."""
+    """The golden segments lack row deletions.
+
+    The row marker is older or newer than the deletion, or undoes a shadowable one.
+    """
     table = next(each for each in _tables(GOLDEN).values() if each.name == "clustered")
     clustering = b"\0" + (5).to_bytes(4, "big") + b"\3row"
     for marker, deletion in ((b"\x05", b"\x09"), (b"\x09", b"\x05")):
         row = flags + clustering + (marker if flags[0] & 4 else b"") + deletion + b"\x07"
         head = b"\1" + table.table_id.bytes + b"\4" + (3).to_bytes(4, "big")
-        # flags, statistics, no columns, estimate, the row, end
+        # Flags, statistics, no columns, estimate, the row, end.
         payload = head + b"\x10" + b"\0\0\0" + b"\0" + b"\1" + row + b"\1"
         ways = _ways(GOLDEN)
         assert ways.outcome(payload) == "taken"
@@ -88,7 +91,7 @@ def test_the_deletion_of_a_row_is_taken(flags: bytes) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 def test_a_mutation_cut_anywhere_is_what_python_says(golden: GoldenSegment) -> None:
-    """Under a checksum that fits: every length of every golden mutation."""
+    """Every length of every golden mutation, with a checksum that fits."""
     ways = _ways(golden)
     outcomes = Counter(
         ways.outcome(each[:end]).split()[0] for each in _payloads(golden) for end in range(10, len(each))
@@ -99,7 +102,7 @@ def test_a_mutation_cut_anywhere_is_what_python_says(golden: GoldenSegment) -> N
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 def test_a_mutation_with_any_bit_flipped_is_what_python_says(golden: GoldenSegment) -> None:
-    """Taken with the same bytes, or refused with Python's error; refusing more than Python does is the exception."""
+    """The core returns the same bytes, or Python's error. It rarely refuses a mutation that Python accepts."""
     ways = _ways(golden)
     outcomes = Counter(
         ways.outcome(bytes(flipped)).split()[0] for each in _payloads(golden) for flipped in _with_one_bit_flipped(each)
@@ -118,7 +121,7 @@ def _with_one_bit_flipped(payload: bytes) -> list[bytearray]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 def test_a_damaged_window_gives_only_the_entries_before_the_damage(golden: GoldenSegment) -> None:
-    """Every byte changed: sizes, their checksums, payloads and theirs."""
+    """Each byte is changed: in sizes, payloads and both checksums."""
     ways, payloads = _ways(golden), _payloads(golden)[:4]
     ends = [100 + sum(len(entry_bytes(each)) for each in payloads[: count + 1]) for count in range(len(payloads))]
     window = b"".join(map(entry_bytes, payloads))
@@ -132,7 +135,7 @@ def test_a_damaged_window_gives_only_the_entries_before_the_damage(golden: Golde
 
 
 def test_no_entry_that_ends_behind_the_limit_is_taken() -> None:
-    """The limit is what Cassandra has synced."""
+    """The limit is the position up to which Cassandra has synced."""
     ways, payloads = _ways(GOLDEN), _payloads(GOLDEN)[:3]
     window = b"".join(map(entry_bytes, payloads))
     ends = [100 + sum(len(entry_bytes(each)) for each in payloads[: count + 1]) for count in range(3)]
@@ -142,7 +145,7 @@ def test_no_entry_that_ends_behind_the_limit_is_taken() -> None:
 
 
 def test_an_entry_of_an_unknown_table_stops_a_batch_before_it() -> None:
-    """What is behind it is taken when Python is done with it, so order holds."""
+    """Later entries wait until Python has read it, so the order is kept."""
     ways, payloads = _ways(GOLDEN), _payloads(GOLDEN)
     unknown = payloads[1][:1] + bytes(16) + payloads[1][17:]
     taken = ways.natively([payloads[0], unknown, payloads[2]])
@@ -152,7 +155,7 @@ def test_an_entry_of_an_unknown_table_stops_a_batch_before_it() -> None:
 
 
 def test_a_table_whose_keys_the_core_does_not_write_is_left_to_python() -> None:
-    """Of such types are few keys: decimal, duration, inet and what is not native."""
+    """The types decimal, duration, inet and those that are not native are rare in keys."""
     tables = _tables(GOLDEN)
     changed = {
         table_id: replace(
@@ -165,7 +168,7 @@ def test_a_table_whose_keys_the_core_does_not_write_is_left_to_python() -> None:
 
 
 def test_a_second_table_of_a_topic_waits_for_the_next_batch() -> None:
-    """After a DROP and a CREATE both publish to one topic, in the order of the log."""
+    """After a DROP and a CREATE, both tables publish to the same topic, in the order of the log."""
     tables = _tables(GOLDEN)
     payload = next(each for each in _payloads(GOLDEN) if tables[UUID(bytes=each[1:17])].name == "simple")
     again = replace(tables[UUID(bytes=payload[1:17])], table_id=UUID(int=9))
@@ -177,13 +180,13 @@ def test_a_second_table_of_a_topic_waits_for_the_next_batch() -> None:
 
 
 def test_a_panic_is_an_error_that_says_where() -> None:
-    """A place behind the window, which the reader never gives, is one that the core does not stand."""
+    """The reader never passes a start after the end of the window. The core panics on it."""
     with pytest.raises(NativeCoreError, match="position 100: the native core broke off"):
         _ways(GOLDEN).encode(b"short", 99, 100)
 
 
 def test_tokens_are_those_of_the_driver() -> None:
-    """With bytes above 127 in each place of the tail, where Cassandra's Murmur3 differs from others."""
+    """Bytes above 127 are at each position of the tail, where Cassandra's Murmur3 differs from others."""
     choice = random.Random(20)
     for size in range(80):
         key = choice.randbytes(size)
@@ -191,7 +194,10 @@ def test_tokens_are_those_of_the_driver() -> None:
 
 
 def test_messages_keep_their_limits_and_the_order_whatever_is_taken() -> None:
-    """Every limit of events, and of bytes: no event is lost, doubled or out of place, and one of any size goes alone."""
+    """All limits of events and bytes.
+
+    No event is lost, doubled or out of order, and a message with one event may be larger.
+    """
     ways, payloads = _ways(GOLDEN), _payloads(GOLDEN)
     (name, message), *_ = sorted(ways.plainly(payloads).items(), key=lambda each: -len(each[1]))
     expected = decode_events(message).events
@@ -213,7 +219,7 @@ def test_messages_keep_their_limits_and_the_order_whatever_is_taken() -> None:
 
 
 def _waiting(ways: BothWays, payloads: list[bytes], name: str, header: MessageHeader) -> WaitingEvents:
-    """The events of one table, twice: from two batches."""
+    """The events of one table, from two batches with the same entries."""
     waiting = WaitingEvents()
     for _ in range(2):
         found = ways.encode(b"".join(map(entry_bytes, payloads)), 0, 100)
@@ -225,7 +231,7 @@ def _waiting(ways: BothWays, payloads: list[bytes], name: str, header: MessageHe
 
 
 def test_runs_are_split_by_the_partition_of_their_tokens() -> None:
-    """As the route of single events does it."""
+    """Each event goes to the same partition as a single event."""
     ways, payloads = _ways(GOLDEN), _payloads(GOLDEN)
     found = ways.encode(b"".join(map(entry_bytes, payloads)), 0, 100)
     assert found is not None

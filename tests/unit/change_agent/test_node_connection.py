@@ -1,4 +1,4 @@
-"""What the agent asks its node for, while others change what it answers."""
+"""NodeConnection: reading the schema while it changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMN: Row = {"keyspace_name": "ks", "table_name": "t", "column_name": "k", "k
 
 
 class _Node:
-    """The lists of a node by name; `between` is called before each answer with the name of the list."""
+    """The lists of a node by name. `between` is called with the name of a list before it is returned."""
 
     def __init__(self, between: Callable[[_Node, str], None]) -> None:
         self.lists: dict[str, list[Row]] = {"tables": [_TABLE], "columns": [_COLUMN]}
@@ -39,7 +39,7 @@ def _connected_to(node: _Node) -> NodeConnection:
 
 
 def test_a_table_that_is_dropped_while_the_schema_is_read_is_whole_or_not_there() -> None:
-    """The lists come one by one: its row of `tables` without its columns would be a table without a key."""
+    """The lists are read one after the other. A row of `tables` without its columns would be a table without a key."""
 
     def drop(node: _Node, name: str) -> None:
         if name == "columns" and "columns" not in node.asked:
@@ -51,7 +51,7 @@ def test_a_table_that_is_dropped_while_the_schema_is_read_is_whole_or_not_there(
 
 
 def test_a_table_that_is_altered_while_the_schema_is_read_is_as_it_is_then() -> None:
-    """Its columns are those of its row's write time."""
+    """Its columns match the write time of its row."""
     added = {**_COLUMN, "column_name": "v", "kind": "regular"}
 
     def alter(node: _Node, name: str) -> None:
@@ -64,7 +64,7 @@ def test_a_table_that_is_altered_while_the_schema_is_read_is_as_it_is_then() -> 
 
 
 def test_a_schema_that_never_rests_is_an_error_that_says_so() -> None:
-    """The agent tries again, and goes by what the log tells meanwhile."""
+    """The agent tries again. Meanwhile it uses the changes that it finds in the log."""
 
     def alter(node: _Node, name: str) -> None:
         if name == "columns":

@@ -1,4 +1,4 @@
-"""NodeOwner: whom an agent waits for at its start, and for whom not."""
+"""NodeOwner: when an agent waits at its start for another agent of its node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from change_agent.publishing.node_owner import NodeOwner
 
 
 class _Broker:
-    """Gives these answers, one after the other; the last one for ever."""
+    """A broker that gives these answers in order, and repeats the last one."""
 
     def __init__(self, *answers: PublishError | None) -> None:
         self._answers = list(answers)
@@ -33,7 +33,7 @@ class _Broker:
 
 
 def test_an_agent_waits_for_another_one_of_its_node(caplog: pytest.LogCaptureFixture) -> None:
-    """Told once; the metric says it meanwhile."""
+    """The log reports it once, and the metric shows it while the agent waits."""
     broker = _Broker(NodeTakenError("topic", "taken"), NodeTakenError("topic", "taken"), None)
     broker.owner().wait()
     assert (broker.asked, broker.standby, broker.metrics.standby) == (["node-1"] * 3, [0, 1, 1], 0)
@@ -41,7 +41,7 @@ def test_an_agent_waits_for_another_one_of_its_node(caplog: pytest.LogCaptureFix
 
 
 def test_a_broker_that_cannot_say_it_is_not_waited_for() -> None:
-    """It is away, or the topic may not be used: nothing is published without it anyway, and reading goes on."""
+    """The broker is away, or the topic cannot be used. Nothing can be published then, and reading may begin."""
     broker = _Broker(PublishError("topic", "Timeout"))
     broker.owner().wait()
     assert (broker.asked, broker.metrics.standby) == (["node-1"], 0)
@@ -50,7 +50,7 @@ def test_a_broker_that_cannot_say_it_is_not_waited_for() -> None:
 def test_an_agent_that_waits_for_another_one_goes_on_waiting_while_the_broker_cannot_say_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A pause of the broker is no sign that the other agent has ended."""
+    """A failure of the broker does not prove that the other agent has ended."""
     broker = _Broker(NodeTakenError("topic", "taken"), PublishError("topic", "Timeout"), None)
     broker.owner().wait()
     assert (len(broker.asked), broker.standby, broker.metrics.standby) == (3, [0, 1, 1], 0)
@@ -61,7 +61,7 @@ def test_an_agent_that_waits_for_another_one_goes_on_waiting_while_the_broker_ca
 
 
 def test_a_stop_ends_the_wait() -> None:
-    """While the other agent runs."""
+    """The other agent still runs."""
     broker = _Broker(NodeTakenError("topic", "taken"))
     threading.Timer(0.2, broker.stopping.set).start()
     broker.owner().wait()

@@ -40,7 +40,7 @@ def _load(directory: Path) -> StoredPositions:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """A directory in which two generations were stored."""
+    """A directory with two stored generations."""
     store = OffsetStore(tmp_path)
     store.load()
     store.store(_FIRST)
@@ -55,19 +55,19 @@ def test_the_first_start_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_the_last_stored_positions_come_back(stored: Path) -> None:
-    """All of them, with what must be kept and what is finished."""
+    """They include kept and finished segments."""
     assert _load(stored) == _SECOND
 
 
 @pytest.mark.parametrize("damage", [b"", b"00000000\n{}", b"\0" * 200])
 def test_a_damaged_newest_file_falls_back_to_the_generation_before(stored: Path, damage: bytes) -> None:
-    """The older file is whole."""
+    """The older file is intact."""
     (stored / "positions-b.json").write_bytes(damage)
     assert _load(stored) == _FIRST
 
 
 def test_a_file_that_was_cut_at_any_byte_is_noticed(stored: Path) -> None:
-    """Whatever was cut off, the checksum does not fit."""
+    """The checksum does not fit at any length."""
     path = stored / "positions-b.json"
     whole = path.read_bytes()
     for length in range(len(whole)):
@@ -76,7 +76,7 @@ def test_a_file_that_was_cut_at_any_byte_is_noticed(stored: Path) -> None:
 
 
 def test_a_flipped_bit_anywhere_is_noticed(stored: Path) -> None:
-    """Also in the checksum itself, and in the line's end behind it."""
+    """The checksum and the line break after it are included."""
     path = stored / "positions-b.json"
     whole = path.read_bytes()
     for bit in range(len(whole) * 8):
@@ -87,7 +87,7 @@ def test_a_flipped_bit_anywhere_is_noticed(stored: Path) -> None:
 
 
 def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stored(tmp_path: Path) -> None:
-    """A process stores without pause and says what it stored; it is killed five times, each in the middle of a store."""
+    """A process stores without pause and prints what it has stored. It is killed five times, during a store."""
     program = (
         "import sys; from pathlib import Path; from change_agent.positions.offsets import *\n"
         "store = OffsetStore(Path(sys.argv[1])); n = store.load().segments.get(1, StoredSegment(position=0)).position\n"
@@ -111,7 +111,7 @@ def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stor
 
 
 def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
-    """Months of segments do not make the file long: it is written many times a second."""
+    """The file stays short after months, because it is written many times a second."""
     ids = SegmentIds([(1_000, 3_999), (4_001, 9_000)])
     store = OffsetStore(tmp_path)
     store.load()
@@ -122,14 +122,14 @@ def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
 
 
 def test_lost_segments_were_not_read_in_full() -> None:
-    """No part of the log is missing only between segments that were."""
+    """The log is complete only between segments that were read in full."""
     stored = StoredPositions(finished=SegmentIds([(-7, -7), (3, 9)]), lost=SegmentIds([(4, 5), (9, 9)]))
     assert stored.read_in_full.runs == [(-7, -7), (3, 3), (6, 8)]
     assert _FIRST.read_in_full == _FIRST.finished
 
 
 def test_a_file_without_lost_segments_has_none(stored: Path) -> None:
-    """Earlier versions did not store them, and do not read them."""
+    """Earlier versions neither store nor read this field."""
     path = stored / "positions-b.json"
     body = path.read_bytes().partition(b"\n")[2]
     assert json.loads(body)["lost"] == [[3, 3]]
@@ -141,7 +141,7 @@ def test_a_file_without_lost_segments_has_none(stored: Path) -> None:
 
 
 def test_after_a_fallback_the_whole_generation_is_not_overwritten(stored: Path) -> None:
-    """The next store replaces the damaged file, and is the newest."""
+    """The next store replaces the damaged file, which then is the newest."""
     (stored / "positions-b.json").write_bytes(b"damaged")
     store = OffsetStore(stored)
     store.load()
@@ -152,7 +152,7 @@ def test_after_a_fallback_the_whole_generation_is_not_overwritten(stored: Path) 
 
 
 def test_two_damaged_files_are_an_error_and_not_a_fresh_start(stored: Path) -> None:
-    """Starting over in silence would publish everything again."""
+    """A silent fresh start would publish everything again."""
     for name in ("positions-a.json", "positions-b.json"):
         (stored / name).write_bytes(b"x")
     with pytest.raises(DamagedPositionsError, match=r"positions-a.json and positions-b.json are damaged"):
@@ -160,13 +160,13 @@ def test_two_damaged_files_are_an_error_and_not_a_fresh_start(stored: Path) -> N
 
 
 def test_a_left_over_temporary_file_does_not_matter(stored: Path) -> None:
-    """A crash before the rename leaves the generation before."""
+    """A crash before the rename leaves the last stored positions intact."""
     (stored / "positions-a.tmp").write_bytes(b"half")
     assert _load(stored) == _SECOND
 
 
 def test_a_second_agent_is_refused_while_the_first_runs(tmp_path: Path) -> None:
-    """The lock goes with the process that holds it."""
+    """The lock ends with the process that holds it."""
     first = OffsetStore(tmp_path)
     with pytest.raises(WorkingDirInUseError, match="another agent"):
         OffsetStore(tmp_path)
@@ -175,7 +175,7 @@ def test_a_second_agent_is_refused_while_the_first_runs(tmp_path: Path) -> None:
 
 
 def test_a_working_directory_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
-    """The line names the option."""
+    """The message names the option."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cdcWorkingDir: .* cannot be used \(Not a directory\); set it to"):
         OffsetStore(tmp_path / "file" / "work")
@@ -190,5 +190,5 @@ def test_a_working_directory_that_cannot_be_made_is_a_configuration_error(tmp_pa
     ],
 )
 def test_the_last_place_of_stored_positions(stored: StoredPositions, place: tuple[int, int]) -> None:
-    """A finished segment counts to the last position that it can have."""
+    """A finished segment counts up to the largest possible position."""
     assert stored.last_place == place

@@ -1,4 +1,4 @@
-"""ParkedMutations and `cdc parked`: what waits survives kill -9, is listed, and is never lost in silence."""
+"""ParkedMutations and `cdc parked`: parked mutations survive kill -9, are listed, and are never lost silently."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _mutation(position: int, *, segment_id: int = 7, payload: bytes = b"\x01\x02
 
 
 def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:
-    """After a crash the same place of the log is read again."""
+    """After a crash the same position of the log is read again."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
@@ -57,7 +57,7 @@ def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_held_until_nothing_of_it_waits(tmp_path: Path) -> None:
-    """The next process says the same as this one."""
+    """A new process returns the same as this one."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.park(_mutation(20))
@@ -75,7 +75,7 @@ def test_a_segment_is_held_until_nothing_of_it_waits(tmp_path: Path) -> None:
 
 
 def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
-    """The process is killed while it goes on parking: everything that `save` returned for is there, the file is whole."""
+    """The process is killed while it parks mutations. All that `save` has returned for are in an intact file."""
     script = (
         "import sys; from pathlib import Path; from uuid import UUID\n"
         "from change_agent.parking.parked import ParkedMutation, ParkedMutations\n"
@@ -96,7 +96,7 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
-    """What could not be saved is still there for the next try."""
+    """Mutations that could not be saved stay for the next attempt."""
     parked = ParkedMutations(tmp_path, lambda: None)
     pages = parked._database.execute("PRAGMA page_count").fetchone()[0]
     parked._database.execute(f"PRAGMA max_page_count = {pages + 1}")
@@ -116,7 +116,7 @@ def test_a_full_disk_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> N
 def test_a_damaged_store_is_set_aside_when_it_is_sure_that_its_segments_are_read_again(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where that cannot be stored the file stays, so that the next start sees the damage, too."""
+    """If the positions for that cannot be stored, the file stays, so that the next start finds the damage too."""
     path = tmp_path / "parked.sqlite"
     path.write_bytes(content)
 
@@ -138,7 +138,7 @@ def test_a_damaged_store_is_set_aside_when_it_is_sure_that_its_segments_are_read
 
 
 def test_changed_bytes_of_a_payload_are_noticed(tmp_path: Path) -> None:
-    """The checksum of each mutation is compared when it is listed, and at the agent's start."""
+    """The checksum of each mutation is checked when it is listed, and at the agent's start."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10, payload=b"a payload to be damaged"))
     parked.close()
@@ -153,7 +153,7 @@ def test_changed_bytes_of_a_payload_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(tmp_path: Path) -> None:
-    """As on a full disk at the agent's start: nothing is set aside, and it is tried again."""
+    """On a full disk at the agent's start, the file is not set aside, and opening it is tried again."""
     (tmp_path / "folder").touch()
     with pytest.raises(UnwritableFileError, match=r"cannot be written .*; trying again"):
         ParkedMutations(tmp_path / "folder", lambda: None)
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(tmp_path: Path) -
 
 
 def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_finished(tmp_path: Path) -> None:
-    """Cassandra may link finished segments again when it replays them; those are not sent twice."""
+    """Finished segments that are gone may be linked again by a replay of Cassandra. They must not be sent twice."""
     raw, spill = tmp_path / "cdc_raw", tmp_path / "spill"
     for folder, segment_id in ((raw, 5), (raw, 8), (spill, 6)):
         folder.mkdir(exist_ok=True)
@@ -191,7 +191,7 @@ def test_what_is_still_there_is_read_from_its_beginning_and_what_is_gone_stays_f
 
 
 class _SameTables(MemoryTables):
-    """The schema does not change, so nothing but the failure lets mutations be tried again."""
+    """The schema does not change, so only the failure can cause another try."""
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables:
         return KnownTables(version=1, node_id=UUID(int=1), tables=self.tables)
@@ -210,7 +210,7 @@ class _Published:
 def test_parked_mutations_are_tried_again_when_the_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first try ended when it was to be counted. The schema stays as it is, so it would be the last one."""
+    """The first try failed when it was recorded. Without a change of the schema, there would be no other one."""
     monkeypatch.setattr("change_agent.segments.unparking._CHUNK", 1)
     parked, metrics, stopping = ParkedMutations(tmp_path, lambda: None), AgentMetrics(), threading.Event()
     positions, publisher = InflightPositions(max_events=9, max_bytes=9_999), _Published()
@@ -234,7 +234,7 @@ def test_parked_mutations_are_tried_again_when_the_disk_has_room(
 
 
 def test_a_folder_that_cannot_be_listed_counts_as_having_every_segment(tmp_path: Path) -> None:
-    """Its segments may have parked mutations that are stored nowhere else."""
+    """Segments in this folder may have parked mutations that are stored nowhere else."""
     (tmp_path / "cdc_raw").touch()
     stored = StoredPositions(segments={8: StoredSegment(position=900)}, finished=SegmentIds.of([4, 5]))
     found = reading_again(stored, [tmp_path / "cdc_raw"])
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_listed_counts_as_having_every_segment(tmp_path:
 
 
 def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
-    """It holds rows of tables."""
+    """The file contains rows of tables."""
     ParkedMutations(tmp_path, lambda: None).close()
     assert (tmp_path / "parked.sqlite").stat().st_mode & 0o777 == 0o600
 
@@ -255,7 +255,7 @@ def _listed(tmp_path: Path, width: int, *options: str) -> str:
 
 
 def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
-    """All columns on a wide one; place and reason, folded, on a narrow one."""
+    """A wide terminal shows all columns; a narrow one shows place and reason, folded."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
@@ -271,7 +271,7 @@ def test_cdc_parked_fits_its_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["--config", "CDC_CONFIG", "CDC_WORKING_DIR"])
 def test_cdc_parked_finds_the_folder_as_the_agent_does(given: str, tmp_path: Path) -> None:
-    """By the file, by its variable, or by the option's own variable."""
+    """The folder comes from the file, from the file's variable, or from the option's own variable."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
@@ -285,7 +285,7 @@ def test_cdc_parked_finds_the_folder_as_the_agent_does(given: str, tmp_path: Pat
 
 
 def test_cdc_parked_prints_objects_for_programs(tmp_path: Path) -> None:
-    """One a line, with the bytes."""
+    """One object for each line, with the bytes of the mutation."""
     parked = ParkedMutations(tmp_path, lambda: None)
     parked.park(_mutation(10))
     parked.save()
@@ -305,7 +305,7 @@ def test_cdc_parked_prints_objects_for_programs(tmp_path: Path) -> None:
 
 
 def test_cdc_parked_names_the_tables_that_the_agent_knows(tmp_path: Path) -> None:
-    """By its schema history; an unknown one keeps its id."""
+    """The names come from the agent's schema history. An unknown table is shown by its id."""
     history = SchemaHistory(tmp_path)
     history.add(NodeSchema(node_id=UUID(int=1), schema=json.loads(GOLDEN.schema_file.read_text())))
     history.close()
@@ -321,7 +321,7 @@ def test_cdc_parked_names_the_tables_that_the_agent_knows(tmp_path: Path) -> Non
 
 
 def test_cdc_parked_lists_events_that_no_broker_took(tmp_path: Path) -> None:
-    """They wait for a broker that takes more, and are shown until they are sent."""
+    """They are listed until a broker with a larger limit has received them."""
     event = MutationEvent(
         position=40, ordinal=0, kind=MutationKind.ROW, key=b"k" * 70_000, partition_key=b"k" * 70_000, digest=b"d" * 16
     )
@@ -343,5 +343,5 @@ def test_cdc_parked_lists_events_that_no_broker_took(tmp_path: Path) -> None:
 
 
 def test_cdc_parked_says_when_there_is_nothing(tmp_path: Path) -> None:
-    """Also where no agent ever parked."""
+    """No agent has parked a mutation in this folder."""
     assert _listed(tmp_path, 80) == "nothing is parked\n"

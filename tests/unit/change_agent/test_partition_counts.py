@@ -1,4 +1,4 @@
-"""PartitionCounts: a topic's number of partitions is remembered, and a change is an error that says what to do."""
+"""PartitionCounts: the number of partitions of each topic is stored, and a change is an error that says what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from change_agent.publishing.partition_counts import PartitionCounts
 
 
 def test_the_first_number_is_the_one_that_counts(tmp_path: Path) -> None:
-    """For the next process too; other topics have their own."""
+    """The number is stored for the next process. Each topic has its own number."""
     PartitionCounts(tmp_path).check("events-ks.a", 4)
     again = PartitionCounts(tmp_path)
     again.check("events-ks.a", 4)
@@ -24,7 +24,7 @@ def test_the_first_number_is_the_one_that_counts(tmp_path: Path) -> None:
 
 
 def test_who_removes_the_line_accepts_the_new_number(tmp_path: Path) -> None:
-    """At once, without a restart."""
+    """The new number is accepted at once, without a restart."""
     counts = PartitionCounts(tmp_path)
     counts.check("events-ks.a", 4)
     counts.path.write_text("{}")
@@ -33,7 +33,7 @@ def test_who_removes_the_line_accepts_the_new_number(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_told_by_its_path(tmp_path: Path) -> None:
-    """Guessing could break the order of rows."""
+    """Without the stored number, a guess could break the order of a row's events."""
     counts = PartitionCounts(tmp_path)
     counts.path.write_text("{")
     with pytest.raises(PublishError, match=r"topic-partitions\.json: cannot be read"):

@@ -1,4 +1,4 @@
-"""Nothing that a name or a link says leads the agent's files out of the folders that they belong to."""
+"""No name or link leads the agent's files out of their folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG = "CommitLog-7-1.log"
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file elsewhere that a link points to."""
+    """A file outside that a link points to."""
     path = tmp_path / "precious"
     path.write_text("keep me")
     return path
@@ -43,7 +43,7 @@ def other_disk() -> Iterator[Path]:
 def test_a_link_in_the_spill_folder_is_not_written_through(
     name: str, log: Path, precious: Path, other_disk: Path, tmp_path: Path
 ) -> None:
-    """Moved or copied, the segment takes the place of the link."""
+    """A moved or copied segment replaces the link."""
     for folder in (other_disk, tmp_path / "spill"):
         folder.mkdir(exist_ok=True)
         (folder / name).symlink_to(precious)
@@ -56,7 +56,7 @@ def test_a_link_in_the_spill_folder_is_not_written_through(
 
 @pytest.mark.parametrize("name", [_LOG, f"{_LOG}.tmp"])
 def test_a_link_in_the_archive_is_not_written_through(name: str, log: Path, precious: Path, tmp_path: Path) -> None:
-    """Nor one where a segment comes back to."""
+    """The same holds for the folder to which a segment is fetched."""
     archive, back = tmp_path / "archive" / "node", tmp_path / "back"
     for folder in (archive, back):
         folder.mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_a_link_in_the_archive_is_not_written_through(name: str, log: Path, prec
 
 
 def test_a_link_or_a_pipe_in_place_of_a_segment_is_left_alone(log: Path, precious: Path) -> None:
-    """They could lead anywhere, and Cassandra makes none."""
+    """A link could lead anywhere, and Cassandra creates neither links nor pipes."""
     (log.parent / "CommitLog-7-2.log").symlink_to(precious)
     (log.parent / "CommitLog-7-2_cdc.idx").symlink_to(precious)
     content = list_folder(log.parent)

@@ -1,4 +1,4 @@
-"""PositionsCopy: what it copies and when not, and what a fresh machine takes from it. The topic is in memory."""
+"""PositionsCopy: which positions it copies, and which copy a fresh machine takes. The topic is in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _copied(topic: _Topic) -> StoredPositions:
 
 
 class _Topic:
-    """Holds the newest payload; refuses as often as told."""
+    """A topic with the newest payload. It refuses the first `refusals` calls."""
 
     def __init__(self, payload: bytes | None = None, refusals: int = 0) -> None:
         self.payload, self.refusals = payload, refusals
@@ -53,7 +53,7 @@ class _Topic:
 
 
 class _Agent:
-    """What a copy asks of its agent."""
+    """An agent as a PositionsCopy sees it."""
 
     def __init__(self, topic: _Topic, *, is_fresh: bool = False, patience_s: float = 60.0) -> None:
         self.stored = _STORED
@@ -81,13 +81,13 @@ class _Agent:
 
 @pytest.fixture
 def topic() -> _Topic:
-    """An empty topic."""
+    """A topic without a copy."""
     return _Topic()
 
 
 @pytest.fixture
 def agent(topic: _Topic) -> Iterator[_Agent]:
-    """An agent whose copy runs."""
+    """An agent with a running copy."""
     made = _Agent(topic)
     made.copy.start()
     yield made
@@ -96,7 +96,7 @@ def agent(topic: _Topic) -> Iterator[_Agent]:
 
 
 def test_what_is_stored_is_copied_under_the_nodes_id(agent: _Agent, topic: _Topic) -> None:
-    """Whole, with its checksum."""
+    """The copy contains all positions and a checksum."""
     wait_until(lambda: topic.payload is not None, "a copy is made")
     assert topic.payload is not None
     parsed = parse_positions(topic.payload, "the copy")
@@ -105,7 +105,7 @@ def test_what_is_stored_is_copied_under_the_nodes_id(agent: _Agent, topic: _Topi
 
 
 def test_no_copy_skips_what_waits_on_this_machines_disk(topic: _Topic) -> None:
-    """Held events and parked mutations are acknowledged to the log, and nowhere else; the last copy stays."""
+    """Held events and parked mutations are acknowledged, but exist only on this disk. The last copy stays."""
     made = _Agent(topic)
     made.is_portable = False
     made.copy.start()
@@ -114,7 +114,7 @@ def test_no_copy_skips_what_waits_on_this_machines_disk(topic: _Topic) -> None:
 
 
 def test_a_broker_that_is_away_gets_the_copy_later(caplog: pytest.LogCaptureFixture) -> None:
-    """Told once."""
+    """The log reports it once."""
     topic = _Topic(refusals=2)
     made = _Agent(topic)
     made.copy.start()
@@ -124,7 +124,7 @@ def test_a_broker_that_is_away_gets_the_copy_later(caplog: pytest.LogCaptureFixt
 
 
 def test_an_agent_waits_for_the_one_that_has_the_nodes_copy(caplog: pytest.LogCaptureFixture) -> None:
-    """Told once, also where it has positions of its own; a stop ends the wait."""
+    """The agent waits although it has positions of its own. The log reports it once, and a stop ends the wait."""
     made = _Agent(_Topic())
     made.busy = 2
     made.copy.start()
@@ -145,7 +145,7 @@ def test_an_agent_waits_for_the_one_that_has_the_nodes_copy(caplog: pytest.LogCa
 def test_a_fresh_machine_takes_the_copy_or_reads_everything(
     payload: bytes | None, expected: StoredPositions | None
 ) -> None:
-    """A damaged copy is as good as none: events come twice, and none is skipped."""
+    """A damaged copy is ignored: events are published twice, and none is skipped."""
     made = _Agent(_Topic(payload), is_fresh=True)
     made.copy.start()
     assert made.copy.is_ready.wait(20)
@@ -154,7 +154,7 @@ def test_a_fresh_machine_takes_the_copy_or_reads_everything(
 
 
 def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
-    """To guess that there is no copy would repeat everything."""
+    """An agent that assumed that there is no copy would publish everything again."""
     made = _Agent(_Topic(refusals=1_000_000), is_fresh=True, patience_s=0.0)
     threading.Timer(0.2, made.copy.stopping.set).start()
     assert made.copy.restore() is None
@@ -164,7 +164,7 @@ def test_restoring_waits_for_the_broker_and_ends_when_the_agent_stops() -> None:
 
 
 class _Machine:
-    """An agent with a copy of its positions; `topic` outlives it."""
+    """An agent with a copy of its positions. `topic` exists longer than the machine."""
 
     def __init__(self, folder: Path, topic: _Topic, patience_s: float = 60.0) -> None:
         folder.mkdir(exist_ok=True)
@@ -192,7 +192,7 @@ class _Machine:
         self.agent.start()
 
     def finish(self, segment_id: int) -> None:
-        """A segment appears, and is read and stored as finished."""
+        """Add a segment, and wait until it is stored as finished."""
         content = segment_bytes(segment_id, [payloads(3)])
         self.agent.segment(segment_id, content, f"{len(content)}\nCOMPLETED")
         wait_until(lambda: segment_id in self.agent.stored_now().finished, "it is finished")
@@ -204,7 +204,7 @@ class _Machine:
 
 
 def test_a_segment_is_deleted_only_when_the_copy_has_it_as_finished(tmp_path: Path) -> None:
-    """The machine is lost at any moment, and the copy has the segment as open: the new machine must find its file."""
+    """If the machine is lost while the copy has the segment as open, the new machine needs the file."""
     topic = _Topic()
     first = _Machine(tmp_path / "first", topic)
     first.agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "150")
@@ -229,7 +229,7 @@ def test_a_segment_is_deleted_only_when_the_copy_has_it_as_finished(tmp_path: Pa
 
 
 def test_a_machine_that_comes_back_goes_on_where_the_other_one_ended(tmp_path: Path) -> None:
-    """Its own positions are of the time before the other one, and have as open what that one has finished."""
+    """Its own positions are older, and have segments as open that the other machine has finished."""
     topic = _Topic()
     first = _Machine(tmp_path / "first", topic)
     first.agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "150")
@@ -253,7 +253,7 @@ def test_a_machine_that_comes_back_goes_on_where_the_other_one_ended(tmp_path: P
 
 
 class _Tables(MemoryTables):
-    """Notes up to where changes of the schema are missing."""
+    """Record the positions before which changes of the schema may be missing."""
 
     def __init__(self) -> None:
         super().__init__(GOLDEN.tables())
@@ -266,7 +266,7 @@ class _Tables(MemoryTables):
 def test_an_agent_that_takes_over_asks_the_node_for_the_schema_that_the_other_one_has_seen_change(
     tmp_path: Path,
 ) -> None:
-    """Its own history lacks the changes of that time: with it, a table that got `cdc = true` would be left out."""
+    """Its own history lacks the changes of that time. With it, a table that got `cdc = true` would be skipped."""
     tables = _Tables()
     agent = StagedAgent(tmp_path, tables)
     agent.adopt(StoredPositions(segments={_ID: StoredSegment(position=150)}, finished=SegmentIds.of([_ID - 1])))
@@ -284,7 +284,7 @@ def test_an_agent_that_takes_over_asks_the_node_for_the_schema_that_the_other_on
 def test_a_machine_keeps_its_own_positions_if_they_are_farther_than_the_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The copy is some seconds old, and is missing or damaged at worst."""
+    """The copy is some seconds old, missing or damaged."""
     old = replace(_STORED, segments={7: StoredSegment(position=99)})
     for payload in (format_positions(0, old), format_positions(0, _STORED), None, b"00000000\n{}"):
         made = _Agent(_Topic(payload))
@@ -303,7 +303,10 @@ def test_a_machine_keeps_its_own_positions_if_they_are_farther_than_the_copy(
 def test_a_segment_that_waits_for_a_second_reading_is_read_although_another_machine_has_read_it_twice(
     tmp_path: Path, was_finished: bool
 ) -> None:
-    """The file was queued here, before the start; the other machine had a file of its own, and its own place in it."""
+    """The file was queued on this machine before the start.
+
+    The other machine's position belongs to a file of its own.
+    """
     again = key_of_reading_again(_ID)
     copied = StoredPositions(
         segments={} if was_finished else {again: StoredSegment(position=10_000)},
@@ -322,7 +325,7 @@ def test_a_segment_that_waits_for_a_second_reading_is_read_although_another_mach
 def test_finished_segments_do_not_wait_for_the_interval_of_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each one that finishes makes a copy."""
+    """Each finished segment causes a copy."""
     monkeypatch.setattr(positions_copy, "_INTERVAL_S", 1_000.0)
     machine = _Machine(tmp_path, _Topic())
     machine.start()
@@ -333,7 +336,7 @@ def test_finished_segments_do_not_wait_for_the_interval_of_the_copy(
 
 
 def test_while_no_copy_may_be_made_segments_are_deleted_without_it(tmp_path: Path) -> None:
-    """Held events are lost with the machine, so a gap is right."""
+    """Held events would be lost with the machine, so a gap would be reported correctly."""
     topic = _Topic()
     machine = _Machine(tmp_path, topic)
     machine.is_portable = False
@@ -345,7 +348,7 @@ def test_while_no_copy_may_be_made_segments_are_deleted_without_it(tmp_path: Pat
 
 
 def test_a_broker_that_refuses_the_copy_does_not_fill_cdc_raw(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After a while segments are deleted without a copy; the log has one line for that."""
+    """After a while, segments are deleted without a copy. The log reports it once."""
     topic = _Topic()
     machine = _Machine(tmp_path, topic, patience_s=0.3)
     machine.start()
@@ -371,7 +374,7 @@ def test_before_the_copy_is_claimed_nobody_is_told_that_it_is_late(caplog: pytes
 
 
 def test_a_segment_that_is_read_again_is_not_deleted_because_an_earlier_copy_has_it_as_finished() -> None:
-    """It was lost, and came back."""
+    """The segment was lost and came back."""
     made = _Agent(_Topic())
     made.copy.is_ready.set()
     made.copy._copied = _STORED
@@ -402,7 +405,7 @@ class _Client:
 
 
 def test_a_claim_whose_producer_is_refused_is_not_in_the_way_of_the_next_try() -> None:
-    """Its consumer would be taken for another agent."""
+    """The next attempt would take its consumer for another agent."""
     client = _Client()
     with pytest.raises(PublishError, match="timeout"):
         CopyTopic(cast(pulsar.Client, client), "positions")

@@ -99,7 +99,7 @@ def test_an_idle_node_moves_on(node: _Node) -> None:
 
 
 def test_the_next_segment_which_is_empty_needs_no_answer_of_the_node(tmp_path: Path, tables: MemoryTables) -> None:
-    """Cassandra makes it in advance; a node that was killed has left it."""
+    """Cassandra creates it in advance, and a node that was killed leaves it behind."""
     node = _Node(tmp_path, tables, unsynced=False)
     segment = node.segment(_ID)
     segment.append(payloads(3))

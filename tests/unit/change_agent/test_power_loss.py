@@ -1,4 +1,4 @@
-"""What the agent calls durable survives a loss of power, in folders that it has just made, too."""
+"""Stored state survives a loss of power, also in folders that the agent has just created."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _NODE = "00000000-0000-0000-0000-000000000001"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """The folder that loses its power."""
+    """The folder on the disk that loses its power."""
     folder = tmp_path / "disk"
     folder.mkdir()
     return folder
 
 
 def test_stored_positions_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments are deleted by these positions: earlier ones would report a gap."""
+    """Segments are deleted according to these positions.
+
+    With earlier positions, a deleted segment would be reported as a gap.
+    """
     power = PowerLoss(disk, monkeypatch)
     store = OffsetStore(disk / "work")
     store.load()
@@ -42,7 +45,7 @@ def test_stored_positions_survive(tmp_path: Path, disk: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("folder", ["held", f"held/{TOO_LARGE}"])
 def test_held_events_survive(tmp_path: Path, disk: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are acknowledged as soon as they are appended, so nothing reads them from the log again."""
+    """They are acknowledged when they are appended, so they are not read from the log again."""
     power = PowerLoss(disk, monkeypatch)
     held = HeldEvents(disk / folder / "ks.t.events")
     for number in (1, 2):
@@ -52,14 +55,14 @@ def test_held_events_survive(tmp_path: Path, disk: Path, folder: str, monkeypatc
 
 
 def test_numbers_of_partitions_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them, another number of partitions would not be noticed."""
+    """Without the stored number, a change of it would not be noticed."""
     power = PowerLoss(disk, monkeypatch)
     PartitionCounts(disk).check("events-ks.a", 4)
     assert PartitionCounts(power.left_in(tmp_path / "left")).known("events-ks.a") == 4
 
 
 def test_an_archived_segment_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segment in cdc_raw is deleted right after."""
+    """The segment in cdc_raw is deleted directly afterwards."""
     log = tmp_path / "CommitLog-7-5.log"
     log.write_bytes(b"entries")
     power = PowerLoss(disk, monkeypatch)
@@ -70,7 +73,7 @@ def test_an_archived_segment_survives(tmp_path: Path, disk: Path, monkeypatch: p
 
 
 def test_a_segment_that_is_set_aside_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its old name may be gone with the rename."""
+    """The rename may have removed its old name."""
     log = disk / "CommitLog-7-5.log"
     log.write_bytes(b"entries")
     power = PowerLoss(disk, monkeypatch)

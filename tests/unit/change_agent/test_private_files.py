@@ -1,4 +1,4 @@
-"""Row data on the disk: 0700 and 0600 by the code itself, whatever the umask is and whoever runs the command."""
+"""Files with row data: the code sets modes 0700 and 0600 itself, for any umask and any user of the commands."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def _open_to_all() -> Iterator[None]:
-    """A umask that takes nothing away, and less than nobody's."""
+    """Set a umask that removes no rights, so that only the code restricts them."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def _modes(folder: Path) -> dict[str, str]:
-    """What has other modes than 0700 (a folder) and 0600 (a file), the folder itself among it."""
+    """The files and folders, including this folder, whose modes are not 0600 and 0700."""
     found = {str(each.relative_to(folder)): each.lstat().st_mode for each in (folder, *folder.rglob("*"))}
     return {
         name: oct(stat.S_IMODE(mode))
@@ -56,7 +56,7 @@ def test_what_the_agent_stores_is_its_users_only(tmp_path: Path) -> None:
 
 
 def test_segments_that_are_set_aside_archived_or_handed_over_again_are_its_users_only(tmp_path: Path) -> None:
-    """Every table's rows are in them, roles' hashes among them."""
+    """Segments contain the rows of every table, including password hashes of roles."""
     archive = tmp_path / "archive"
     agent = StagedAgent(
         tmp_path,
@@ -80,7 +80,7 @@ def test_segments_that_are_set_aside_archived_or_handed_over_again_are_its_users
 
 
 def test_a_segment_that_is_copied_to_another_disk_does_not_keep_what_others_may(tmp_path: Path) -> None:
-    """Nor one that is moved; but one that Cassandra still has keeps the mode that Cassandra gave it."""
+    """The same holds for a moved segment. A segment that Cassandra still has keeps Cassandra's mode."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other_disk:
         for folder in (Path(other_disk), tmp_path):
             log = tmp_path / "CommitLog-7-1.log"
@@ -94,11 +94,11 @@ def test_a_segment_that_is_copied_to_another_disk_does_not_keep_what_others_may(
 
 
 def test_what_root_hands_over_belongs_to_the_agents_user(tmp_path: Path) -> None:
-    """A file of mode 0600 that root made would not be read by an agent of another user."""
+    """An agent of another user could not read a file of mode 0600 that belongs to root."""
     work = tmp_path / "work"
     (work / "error").mkdir(parents=True)
     (work / "error" / "CommitLog-7-1.log").write_bytes(b"segment")
-    # Only root can hand something over to another user.
+    # Only root can give a file to another user.
     user, group = (_NOBODY, _NOBODY) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
     shutil.chown(work, user, group)
     result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(work)])

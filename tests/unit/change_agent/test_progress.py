@@ -1,4 +1,4 @@
-"""Progress: lag, rates and standing still, from numbers at moments."""
+"""Progress: lag, rates, and the time without progress, computed from numbers at points in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _look(
 
 
 def test_who_has_everything_has_no_lag() -> None:
-    """However long nothing happened."""
+    """This holds however long nothing happens."""
     progress = Progress()
     for time_s in (1_000.0, 2_000.0):
         _look(progress, time_s, 500, 500, written_s=900)
@@ -27,7 +27,7 @@ def test_who_has_everything_has_no_lag() -> None:
 
 
 def test_a_backlog_is_as_old_as_what_was_acknowledged_last() -> None:
-    """An agent that starts an hour late says so, and that it moves."""
+    """An agent that starts an hour late shows the lag, and that it makes progress."""
     progress = Progress()
     _look(progress, 10_000, 100, 900)
     _look(progress, 10_001, 200, 900, written_s=6_401, events=50)
@@ -36,7 +36,7 @@ def test_a_backlog_is_as_old_as_what_was_acknowledged_last() -> None:
 
 
 def test_after_a_quiet_hour_the_lag_begins_at_the_first_write() -> None:
-    """The last acknowledged event is old, and what is written now is not."""
+    """The last acknowledged event is old, but the new write is not."""
     progress = Progress()
     _look(progress, 10_000, 500, 500, written_s=6_400)
     _look(progress, 10_001, 500, 900, written_s=6_400)
@@ -44,7 +44,7 @@ def test_after_a_quiet_hour_the_lag_begins_at_the_first_write() -> None:
 
 
 def test_a_position_that_does_not_move_is_told() -> None:
-    """Only while there is something to do."""
+    """Time without progress counts only while a backlog exists."""
     progress = Progress()
     _look(progress, 100, 500, 500)
     _look(progress, 200, 500, 600)
@@ -54,7 +54,7 @@ def test_a_position_that_does_not_move_is_told() -> None:
 
 
 def test_segments_that_wait_for_the_one_before_them_count() -> None:
-    """Of those that were not opened yet, all is to be done."""
+    """Segments that are not open yet count in full."""
     progress = Progress()
     progress.update(
         time_s=1.0, positions={5: 10}, limits={5: 30, 6: 100}, acknowledged_writetime_us=0, events=0, size=0
@@ -63,7 +63,7 @@ def test_segments_that_wait_for_the_one_before_them_count() -> None:
 
 
 def test_a_write_time_in_the_future_says_nothing_about_the_lag() -> None:
-    """Whoever writes may give any time."""
+    """A client may set any write time."""
     progress = Progress()
     _look(progress, 100, 0, 10, written_s=5_000)
     _look(progress, 107, 5, 10, written_s=5_000)

@@ -1,4 +1,4 @@
-"""What the agent publishes of its progress: real records, a producer in memory."""
+"""ProgressReporter and Stops: real progress records, and a producer in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
 
 @dataclass
 class _Line:
-    """A publisher's checkpoints, and a producer."""
+    """The checkpoints of a publisher, and a producer."""
 
     checkpoints: dict[tuple[str, str], Checkpoint] = field(default_factory=dict)
     sent: list[tuple[str | None, ProgressRecord]] = field(default_factory=list)
@@ -89,7 +89,7 @@ def _reporter(line: _Line, folder: Path) -> ProgressReporter:
 
 
 def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
-    """Keyed by the node; a table that stands still says why."""
+    """Its key is the node's id. A stopped table has its reason."""
     line = _Line({("ks", "a"): Checkpoint(1000, (TopicPosition(5, 1),))})
     reporter = _reporter(line, tmp_path)
     reporter.start()
@@ -107,7 +107,7 @@ def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
-    """Also those that the publisher still has, and for an agent after this one."""
+    """They are also removed for the next agent, and while the publisher still has them."""
     line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
     reporter = _reporter(line, tmp_path)
     reporter.start()
@@ -126,7 +126,7 @@ def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
 
 
 def _after_a_record(line: _Line, folder: Path) -> ProgressReporter:
-    """A reporter that has stopped after its first record."""
+    """A reporter that has been stopped after its first record."""
     reporter = _reporter(line, folder)
     reporter.start()
     wait_until(lambda: len(line.sent) == 1, "a record is sent")
@@ -136,7 +136,7 @@ def _after_a_record(line: _Line, folder: Path) -> ProgressReporter:
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000])
 def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: Path, ahead_ms: int) -> None:
-    """The process ends before the next record: an agent after it does not know of the loss, and the topic is whole.
+    """The process ends before the next record. The topic exists again, so the next agent does not know of the loss.
 
     Checkpoints are later than now if the clock was set back.
     """
@@ -152,7 +152,7 @@ def test_checkpoints_of_a_lost_topic_do_not_come_back_with_a_restart(tmp_path: P
 
 
 class _LosingLine(_Line):
-    """The topic of table a is lost when a record has its checkpoints; the agent stops before it makes another one."""
+    """The topic of table a is lost after its checkpoints were added to a record, which is the last one of the agent."""
 
     reporter: ProgressReporter
 
@@ -164,7 +164,7 @@ class _LosingLine(_Line):
 
 
 def test_a_record_that_was_made_before_the_loss_does_not_bring_its_checkpoints_back(tmp_path: Path) -> None:
-    """It is stored and sent when the loss was noticed, and is the last one of the process."""
+    """The record is stored and sent after the loss was noticed, and is the last one of the process."""
     line = _LosingLine({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})
     line.reporter = _reporter(line, tmp_path)
     line.reporter.run()
@@ -173,7 +173,7 @@ def test_a_record_that_was_made_before_the_loss_does_not_bring_its_checkpoints_b
 
 
 def test_on_a_full_disk_the_file_with_checkpoints_of_a_lost_topic_goes(tmp_path: Path) -> None:
-    """Its topic must be opened, for only that makes room."""
+    """The topic must be opened, because only that frees space."""
     reporter = _after_a_record(_Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)}), tmp_path)
     (tmp_path / "progress.tmp").mkdir()
     reporter.forget("ks", "a")
@@ -182,7 +182,7 @@ def test_on_a_full_disk_the_file_with_checkpoints_of_a_lost_topic_goes(tmp_path:
 
 
 def test_checkpoints_that_cannot_be_taken_from_the_disk_are_told(tmp_path: Path) -> None:
-    """Then the loss must not be reported yet; they are taken back when it is tried again."""
+    """The loss must not be reported yet. The next attempt removes the checkpoints."""
     reporter = _after_a_record(_Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)}), tmp_path)
     (tmp_path / "progress.tmp").mkdir()
     (tmp_path / "progress.avro").rename(tmp_path / "kept")
@@ -202,7 +202,7 @@ def _stored(folder: Path) -> ProgressRecord:
 
 
 def test_an_agent_after_it_tells_nothing_older(tmp_path: Path) -> None:
-    """It knows what was told, and keeps the older times."""
+    """The next agent finds the published times in the stored record, and publishes no older ones."""
     line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
     _after_a_record(line, tmp_path)
     assert newest_published_ms(stored_progress(tmp_path)) == 5000
@@ -215,13 +215,13 @@ def test_an_agent_after_it_tells_nothing_older(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_no_obstacle(tmp_path: Path) -> None:
-    """The times begin anew."""
+    """The times begin again."""
     (tmp_path / "progress.avro").write_bytes(b"damaged")
     assert stored_progress(tmp_path) is None
 
 
 def test_what_the_broker_refuses_is_sent_again(tmp_path: Path) -> None:
-    """With what is newest then."""
+    """The next attempt sends the newest record."""
     line = _Line({("ks", "a"): Checkpoint(1000)}, refuses=True)
     reporter = _reporter(line, tmp_path)
     reporter.start()
@@ -233,7 +233,7 @@ def test_what_the_broker_refuses_is_sent_again(tmp_path: Path) -> None:
 
 
 def test_older_checkpoints_become_fewer_with_their_age() -> None:
-    """Of a busy table there are some for seven weeks; one for a table without events."""
+    """A busy table keeps checkpoints of seven weeks; a table without events keeps one."""
     kept: tuple[Checkpoint, ...] = ()
     times_ms = itertools.chain(range(0, 80 * _DAY_MS, 900_000), range(80 * _DAY_MS, 80 * _DAY_MS + 10_000_000, 500))
     for step, time_ms in enumerate(times_ms):
@@ -249,7 +249,7 @@ def test_older_checkpoints_become_fewer_with_their_age() -> None:
 
 
 def test_stops_stay_until_a_person_takes_them_out(tmp_path: Path) -> None:
-    """Over a restart, with the first reason."""
+    """The first reason stays, also after a restart."""
     stops = Stops(tmp_path)
     stops.note("ks.a", "first")
     stops.note("ks.a", "second")
@@ -273,7 +273,7 @@ def test_stops_stay_until_a_person_takes_them_out(tmp_path: Path) -> None:
 def test_a_change_of_the_stops_waits_for_the_one_of_another_process(
     tmp_path: Path, change: Callable[[Path], object], expected: dict[str, str]
 ) -> None:
-    """Agent and command may change the file at the same time: neither undoes what the other one did."""
+    """The agent and a command may change the file at the same time. Neither may undo the other's change."""
     Stops(tmp_path).note("ks.a", "first")
     with (tmp_path / "stops.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -287,7 +287,7 @@ def test_a_change_of_the_stops_waits_for_the_one_of_another_process(
 
 
 def test_stops_are_changed_where_there_can_be_no_lock(tmp_path: Path) -> None:
-    """A stop that is not written would be worse than two changes at the same time."""
+    """A missing stop would be worse than two changes at the same time."""
     (tmp_path / "stops.lock").mkdir()
     Stops(tmp_path).note("ks.a", "first")
     assert remove_stops(tmp_path, None) == {"ks.a": "first"}
@@ -295,7 +295,7 @@ def test_stops_are_changed_where_there_can_be_no_lock(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change a file's owner")
 def test_stops_that_root_removed_can_be_read_by_the_agent(tmp_path: Path) -> None:
-    """They belong to the agent's user, whoever calls the command: else the file would stop every table."""
+    """The files belong to the agent's user. If the agent could not read them, every table would be stopped."""
     Stops(tmp_path).note("ks.a", "first")
     Stops(tmp_path).note("ks.b", "second")
     os.chown(tmp_path, 4_242, 4_242)
@@ -310,7 +310,7 @@ _GAP = GapRecord(
 
 
 def test_a_stop_of_gaps_goes_when_all_of_them_are_closed(tmp_path: Path) -> None:
-    """Over a restart, and from the whole node's stop, too. A person may take it out before."""
+    """This holds after a restart, and for the stop of all tables. An operator may remove the stop earlier."""
     other = replace(_GAP, table="b")
     stops = Stops(tmp_path)
     stops.note(EVERY_TABLE, "segments went", [_GAP, other])
@@ -328,7 +328,7 @@ def test_a_stop_of_gaps_goes_when_all_of_them_are_closed(tmp_path: Path) -> None
 
 
 def test_a_second_gap_of_a_stopped_table_waits_for_its_own_closing(tmp_path: Path) -> None:
-    """The one that was closed before is not waited for again."""
+    """The gap that was closed before is not waited for again."""
     later = replace(_GAP, first_segment_id=5, last_segment_id=6, to_ms=20)
     stops = Stops(tmp_path)
     stops.note("ks.a", "first", [_GAP])
@@ -340,7 +340,7 @@ def test_a_second_gap_of_a_stopped_table_waits_for_its_own_closing(tmp_path: Pat
 
 @pytest.mark.parametrize("first", [(), (_GAP,)])
 def test_what_no_gap_says_waits_for_a_person(tmp_path: Path, first: tuple[GapRecord, ...]) -> None:
-    """Whichever came first: of a corrupt segment there is no record that could be closed."""
+    """A stop without a gap record, such as that of a corrupt segment, cannot be closed. The order does not matter."""
     second = () if first else (_GAP,)
     stops = Stops(tmp_path)
     stops.note("ks.a", "first", first)
@@ -350,7 +350,7 @@ def test_what_no_gap_says_waits_for_a_person(tmp_path: Path, first: tuple[GapRec
 
 
 def test_a_damaged_file_of_stops_stops_every_table(tmp_path: Path) -> None:
-    """What it said is not known."""
+    """The stops in the file are not known."""
     for damaged in ("{", "[]", '{"ks.a": {"reason": "x"}}', '{"ks.a": {"reason": "x", "gaps": ["00"]}}'):
         (tmp_path / "stops.json").write_text(damaged)
         assert EVERY_TABLE in Stops(tmp_path).reasons()
@@ -358,7 +358,7 @@ def test_a_damaged_file_of_stops_stops_every_table(tmp_path: Path) -> None:
 
 
 def test_a_file_of_stops_that_cannot_be_looked_at_stops_every_table_and_keeps_its_stops(tmp_path: Path) -> None:
-    """Only a file that does not exist means that nothing is stopped."""
+    """Only a missing file means that no table is stopped."""
     stops, file = Stops(tmp_path), tmp_path / "stops.json"
     stops.note("ks.a", "first")
     written = file.read_text()
@@ -389,7 +389,7 @@ def test_a_file_of_stops_that_cannot_be_looked_at_stops_every_table_and_keeps_it
 def test_what_is_parked_stops_every_table_that_it_may_be_of(
     parked: set[UUID], stops: dict[str, str], stopped: set[str]
 ) -> None:
-    """A mutation is of one keyspace, and of an unknown table's nothing is known."""
+    """A mutation of a known table stops its keyspace. A mutation of an unknown table stops every table."""
     tables = [_table("a", 1), _table("b", 2), _table("c", 3, "other")]
     found = table_stops(tables, {each.table_id: each for each in tables}, parked, stops)
     assert {".".join(name) for name, reason in found.items() if reason is not None} == stopped
@@ -397,7 +397,7 @@ def test_what_is_parked_stops_every_table_that_it_may_be_of(
 
 
 def test_tables_of_a_node_that_ran_without_cdc_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:
-    """Also over a restart of the agent. A table that comes later has lost nothing."""
+    """This holds after a restart of the agent. A later table has lost nothing."""
     for _ in range(2):
         note_disabled([_table("a", 1)], Stops(tmp_path))
     found = table_stops([_table("a", 1), _table("b", 2)], {}, (), Stops(tmp_path).reasons())
@@ -408,7 +408,7 @@ def test_tables_of_a_node_that_ran_without_cdc_stand_still_until_an_operator_goe
 
 
 def test_a_closed_gap_does_not_end_the_stop_of_a_node_that_ran_without_cdc(tmp_path: Path) -> None:
-    """Both reasons are told: whoever repairs the first one only would let the timestamp pass over the second."""
+    """The stop shows both reasons. If the first one ended it, the timestamp would pass the second loss."""
     stops = Stops(tmp_path)
     stops.note("ks.a", "events were lost", [_GAP])
     note_disabled([_table("a", 1)], stops)
@@ -418,7 +418,7 @@ def test_a_closed_gap_does_not_end_the_stop_of_a_node_that_ran_without_cdc(tmp_p
 
 
 def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_goes_on(tmp_path: Path) -> None:
-    """Also after `durable_writes` is true again: what was written before is missing."""
+    """This holds also after `durable_writes` is true again, because earlier writes are missing."""
     tables = [_table("a", 1), _table("c", 3, "Other")]
     note_unlogged(tables, {"Other"}, Stops(tmp_path))
     note_unlogged(tables, (), after := Stops(tmp_path))
@@ -430,7 +430,7 @@ def test_tables_of_a_keyspace_that_is_not_logged_stand_still_until_an_operator_g
 
 
 def test_a_subscription_that_stands_still_keeps_a_time_near_its_own() -> None:
-    """It is older than that by no more than three times as long as the subscription has stood still."""
+    """The kept checkpoint is older than the subscription's position by at most three times the age of that position."""
     kept: tuple[Checkpoint, ...] = ()
     step_s = 300
     for step in range(0, 30 * 86_400, step_s):
@@ -442,7 +442,10 @@ def test_a_subscription_that_stands_still_keeps_a_time_near_its_own() -> None:
 
 
 def test_the_progress_of_another_topic_prefix_counts_no_more(tmp_path: Path) -> None:
-    """An agent with the same prefix goes on; with another one each table stands still until an operator has decided."""
+    """With the same prefix the progress continues.
+
+    With another prefix each table is stopped until an operator decides.
+    """
     stops = Stops(tmp_path)
     line = _Line({("ks", "a"): Checkpoint(5000, (TopicPosition(5, 1),))})
     _after_a_record(line, tmp_path)
@@ -466,7 +469,7 @@ def test_the_progress_of_another_topic_prefix_counts_no_more(tmp_path: Path) -> 
 
 
 def test_a_prefix_that_nothing_was_published_with_stops_nothing(tmp_path: Path) -> None:
-    """Nor does a file that a full disk or a power loss left empty."""
+    """A file that a full disk or a power loss left empty stops nothing either."""
     stops = Stops(tmp_path)
     take_prefix(tmp_path, _DEFAULT_PREFIX, stops, has_read=False)
     take_prefix(tmp_path, _OTHER_PREFIX, stops, has_read=False)
@@ -478,7 +481,7 @@ def test_a_prefix_that_nothing_was_published_with_stops_nothing(tmp_path: Path) 
 
 
 def test_the_progress_stays_until_its_stops_are_written(tmp_path: Path) -> None:
-    """An agent that ends before that notes them at its next start."""
+    """If the agent ends before that, its next start stores the stops."""
     take_prefix(tmp_path, _DEFAULT_PREFIX, Stops(tmp_path), has_read=True)
     _after_a_record(_Line({("ks", "a"): Checkpoint(5000, _LEDGER_5)}), tmp_path)
     (tmp_path / "stops.tmp").mkdir()  # it cannot be written
@@ -490,7 +493,7 @@ def test_the_progress_stays_until_its_stops_are_written(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_left_out_for_a_while_stands_still(tmp_path: Path) -> None:
-    """If it had progress before; by which option it was left out is said."""
+    """It is stopped if it had progress before. The reason names the option that left it out."""
     stops = Stops(tmp_path)
     line = _Line({("ks", "a"): Checkpoint(5000, _LEDGER_5), ("ks", "b"): Checkpoint(5000, _LEDGER_5)})
     _after_a_record(line, tmp_path)

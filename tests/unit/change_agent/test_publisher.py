@@ -1,4 +1,4 @@
-"""MutationPublisher: order per topic partition, packing, failures. Its broker here is an in-memory one."""
+"""MutationPublisher: order in each topic partition, packing and failures. The broker is in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker
 
 
 def test_a_single_event_goes_at_once(line: PublisherLine) -> None:
-    """Nothing waits for company when it is quiet."""
+    """Without load, an event does not wait for others."""
     line.publish("a", 1)
     wait_until(lambda: line.acknowledged() == 1, "the event is acknowledged")
     assert line.broker.positions(TOPIC_A) == [1]
@@ -21,7 +21,7 @@ def test_a_single_event_goes_at_once(line: PublisherLine) -> None:
 
 
 def test_events_that_wait_together_travel_in_one_message(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Up to the limits of events and bytes, in order."""
+    """A message is limited by events and by bytes, and keeps the order."""
     line = PublisherLine(broker, tmp_path, max_events=100, max_bytes=5_000)
     line.publish("a", *range(120))
     line.publisher.start()
@@ -32,7 +32,7 @@ def test_events_that_wait_together_travel_in_one_message(broker: MemoryBroker, t
 
 
 def test_one_event_a_message_has_the_rows_key(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The key is the Avro key in base64; packed messages have none."""
+    """The key is the Avro key in base64. Messages with several events have no key."""
     line = PublisherLine(broker, tmp_path, max_events=1)
     line.publisher.start()
     line.publish("a", 7, 8)
@@ -42,7 +42,7 @@ def test_one_event_a_message_has_the_rows_key(broker: MemoryBroker, tmp_path: Pa
 
 
 def test_a_row_goes_to_the_partition_of_its_token(tmp_path: Path) -> None:
-    """The rule of schemas.topics, for as many partitions as the topic has."""
+    """The partition follows schemas.topics, for the topic's number of partitions."""
     broker = MemoryBroker(partitions=3)
     line = PublisherLine(broker, tmp_path)
     line.publisher.start()
@@ -56,7 +56,7 @@ def test_a_row_goes_to_the_partition_of_its_token(tmp_path: Path) -> None:
 
 
 def test_a_table_whose_topic_is_refused_waits_and_the_others_go_on(broker: MemoryBroker, tmp_path: Path) -> None:
-    """When the topic can be used at last, its events come in order."""
+    """When the topic can be used, its events follow in order."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path)
     line.publisher.start()
@@ -72,7 +72,7 @@ def test_a_table_whose_topic_is_refused_waits_and_the_others_go_on(broker: Memor
 
 
 def test_after_a_refused_message_everything_behind_it_goes_again_in_order(line: PublisherLine) -> None:
-    """The broker may have taken later messages already: repeated, never reordered, never dropped."""
+    """The broker may have stored later messages already. They are repeated, and never reordered or lost."""
     line.broker.holds_back = True
     line.publish("a", 1)
     wait_until(lambda: len(line.broker.held) == 1, "the first is on its way")
@@ -89,7 +89,7 @@ def test_after_a_refused_message_everything_behind_it_goes_again_in_order(line: 
 
 
 def test_a_producer_that_fails_again_and_again_is_replaced_until_one_works(line: PublisherLine) -> None:
-    """Each failure makes a new producer; the message stays."""
+    """Each failure causes a new producer. The message is kept."""
     line.broker.fail_next = ["Timeout", "ConnectError", "UnknownError"]
     line.publish("a", 1)
     wait_until(lambda: line.acknowledged() == 1, "the event is acknowledged", 20)
@@ -98,7 +98,7 @@ def test_a_producer_that_fails_again_and_again_is_replaced_until_one_works(line:
 
 
 def test_a_producer_without_connection_is_replaced(line: PublisherLine) -> None:
-    """The client finds its way back by itself, but slowly; a new producer asks at once."""
+    """The client reconnects by itself, but slowly. A new producer connects at once."""
     line.publish("a", 1)
     wait_until(lambda: line.acknowledged() == 1, "the topic is open")
     line.broker.holds_back, line.broker.connected = True, False
@@ -110,7 +110,7 @@ def test_a_producer_without_connection_is_replaced(line: PublisherLine) -> None:
 
 
 def test_while_messages_are_on_their_way_events_gather(line: PublisherLine) -> None:
-    """Under load a message carries what came meanwhile, and no more than two small ones are on their way."""
+    """Under load, a message contains the events that came meanwhile. At most two small messages are in flight."""
     line.broker.holds_back = True
     line.publish("a", 0)
     wait_until(lambda: len(line.broker.held) == 1, "the topic is open")
@@ -127,7 +127,7 @@ def test_while_messages_are_on_their_way_events_gather(line: PublisherLine) -> N
 
 
 def test_a_topic_whose_partitions_changed_is_not_used_any_more(tmp_path: Path, broker: MemoryBroker) -> None:
-    """Its events are held, others go on, and the status says what to do."""
+    """Its events are held, other topics continue, and the status says what to do."""
     line = PublisherLine(broker, tmp_path, check_s=0.1)
     line.publisher.start()
     line.publish("a", 1)
@@ -144,7 +144,7 @@ def test_a_topic_whose_partitions_changed_is_not_used_any_more(tmp_path: Path, b
 
 
 def test_the_status_says_what_a_topic_was_refused_for(line: PublisherLine, broker: MemoryBroker) -> None:
-    """Reason, attempts and what waits, by table; nothing of it when the topic takes events again."""
+    """The status has reason, attempts and waiting events of each table. The reason goes when the topic works again."""
     broker.refused_topics.add(TOPIC_A)
     line.publish("a", 1)
     line.publish("b", 1)

@@ -1,4 +1,4 @@
-"""MutationPublisher: a topic that is to be held while the disk is full. Its events stay where they are."""
+"""MutationPublisher: a topic that cannot be held because the disk is full. Its events stay in memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, Publish
 
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
-    """The folder of held events, in whose place there is a file: the disk refuses."""
+    """The path of the folder of held events. It is a file, so holding fails."""
     path = tmp_path / "held"
     path.touch()
     return path
 
 
 def _blocked_line(broker: MemoryBroker, held: Path) -> PublisherLine:
-    """A line whose table a was open, with one event acknowledged; a message failed, others wait behind it."""
+    """Return a publisher with one acknowledged event of table a. A message of a has failed, and later events wait."""
     line = PublisherLine(broker, held, hold_events=5, max_events=4)
     line.publisher.start()
     line.publish("b", 1)
@@ -41,7 +41,7 @@ def _blocked_line(broker: MemoryBroker, held: Path) -> PublisherLine:
 
 
 def test_a_blocked_topic_sends_what_it_has_when_it_can_be_used_again(broker: MemoryBroker, held: Path) -> None:
-    """Nothing of it was acknowledged, nothing is lost or sent twice, and all room is given back."""
+    """None of its events was acknowledged. None is lost or sent twice, and all room is released."""
     line = _blocked_line(broker, held)
     assert line.acknowledged() == 2
     broker.refused_topics.clear()
@@ -52,7 +52,7 @@ def test_a_blocked_topic_sends_what_it_has_when_it_can_be_used_again(broker: Mem
 
 
 def test_a_blocked_topic_is_held_when_the_disk_has_room(broker: MemoryBroker, held: Path) -> None:
-    """What was sent, what waited, and what came later, in order."""
+    """Sent, waiting and later events are held in order."""
     line = _blocked_line(broker, held)
     held.unlink()
     wait_until(lambda: line.acknowledged() == 14, "it is held")
@@ -64,7 +64,7 @@ def test_a_blocked_topic_is_held_when_the_disk_has_room(broker: MemoryBroker, he
 
 
 def test_a_blocked_topic_with_another_number_of_partitions_is_held_first(broker: MemoryBroker, held: Path) -> None:
-    """Its messages are for the old partitions. From the file each row goes to its new one, in order."""
+    """Its messages belong to the old partitions. From the file, each row goes to its new partition, in order."""
     line = _blocked_line(broker, held)
     del broker.stored[TOPIC_A]
     broker.partitions = 4
@@ -81,7 +81,10 @@ def test_a_blocked_topic_with_another_number_of_partitions_is_held_first(broker:
 
 
 def test_new_events_do_not_go_to_a_file_that_is_on_its_way(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Otherwise a table with steady traffic would never be open again. They come when the file is acknowledged."""
+    """Otherwise a table with steady traffic would never be open again.
+
+    New events follow when the file is acknowledged.
+    """
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path, hold_events=5)
     line.publisher.start()
@@ -110,7 +113,7 @@ def _topic(folder: Path) -> TopicQueue:
 
 
 def test_only_the_drawn_transitions_are_allowed(tmp_path: Path) -> None:
-    """A topic that is open has no file: it must be blocked before it can be held."""
+    """An open topic has no file. It must be blocked before it can be held."""
     topic = _topic(tmp_path)
     assert topic.state is TopicState.OPENING
     topic.become(TopicState.OPEN)
@@ -122,7 +125,10 @@ def test_only_the_drawn_transitions_are_allowed(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_comes_too_late_is_closed(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Its lane was stopped meanwhile: what it has is for the disk, or for the producer that opens the whole topic."""
+    """Its lane was stopped meanwhile.
+
+    The lane's events go to the disk, or to the producer that opens the whole topic.
+    """
     topic = _topic(tmp_path)
     assert topic.open(broker.open(TOPIC_A))
     (lane,) = topic.lanes
@@ -136,7 +142,7 @@ def test_a_producer_that_comes_too_late_is_closed(broker: MemoryBroker, tmp_path
 
 
 def test_halves_of_a_message_say_the_same(line: PublisherLine, broker: MemoryBroker) -> None:
-    """Also when a producer that takes less sends again what another one had sent."""
+    """A new producer with a lower limit sends the events of a message again, in parts."""
     broker.holds_back = True
     line.publish("a", *range(40))
     wait_until(lambda: len(broker.held) > 0, "it is sent")

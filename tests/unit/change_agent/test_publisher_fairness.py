@@ -1,4 +1,4 @@
-"""MutationPublisher: topics that cannot be used, however many and however they fail, leave the others their rate."""
+"""MutationPublisher: topics that cannot be used do not slow down other topics, for any number and kind of failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.change_agent.memory_broker import TOPIC_A, TOPIC_B, MemoryBroker
 
 _TEN = "cdefghijkl"
 _A_MOMENT_S = 40.0
-"""On a busy machine; less than half of the time after which whatever waits is held."""
+"""Enough for a busy machine. It is less than half of the time after which waiting events are held."""
 
 
 def _topic(table: str) -> str:
@@ -19,7 +19,7 @@ def _topic(table: str) -> str:
 
 
 def _line(broker: MemoryBroker, folder: Path, *, hold_max_s: float = 90.0, answer_s: float = 0.3) -> PublisherLine:
-    """A line that runs, with room for 10,000 events, a quarter of which may wait for topics that cannot be used."""
+    """A running publisher with room for 10,000 events. A quarter may wait for topics that cannot be used."""
     line = PublisherLine(
         broker, folder, hold_events=2_500, max_held_bytes=10_000_000, answer_s=answer_s, hold_max_s=hold_max_s
     )
@@ -30,7 +30,7 @@ def _line(broker: MemoryBroker, folder: Path, *, hold_max_s: float = 90.0, answe
 
 
 def test_ten_refused_topics_are_held_by_what_waits_for_all_of_them(broker: MemoryBroker, tmp_path: Path) -> None:
-    """None has its quarter; together they would leave no room for the table that can be published."""
+    """No topic reaches a quarter alone. Together they would leave no room for the table that can be published."""
     broker.refused_topics |= {_topic(table) for table in _TEN}
     line = _line(
         broker, tmp_path, answer_s=10
@@ -48,7 +48,7 @@ def test_ten_refused_topics_are_held_by_what_waits_for_all_of_them(broker: Memor
 
 
 def test_a_topic_that_never_acknowledges_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Its producers are connected; nothing comes back. It is tried again, and comes in order when it answers."""
+    """Its producers are connected, but acknowledge nothing. It is tried again, and its events follow in order."""
     broker.silent_topics.add(TOPIC_A)
     line = _line(broker, tmp_path)
     line.publish("a", *range(5_000))
@@ -66,7 +66,7 @@ def test_a_topic_that_never_acknowledges_is_held(broker: MemoryBroker, tmp_path:
 
 
 def test_what_comes_from_the_disk_takes_no_room_from_what_is_read(broker: MemoryBroker, tmp_path: Path) -> None:
-    """A topic that opens and is silent gets one message from the disk, until the broker has acknowledged it."""
+    """A topic that opens and stays silent gets one message from the disk until the broker acknowledges it."""
     broker.refused_topics.add(TOPIC_A)
     line = _line(broker, tmp_path)
     line.publish("a", *range(9_000))
@@ -79,7 +79,7 @@ def test_what_comes_from_the_disk_takes_no_room_from_what_is_read(broker: Memory
 
 
 def test_a_batch_that_needs_all_room_does_not_wait_for_a_refused_topic(broker: MemoryBroker, tmp_path: Path) -> None:
-    """One event of a refused topic waits; a mutation of more rows than there is room for travels alone."""
+    """One event of a refused topic waits. A mutation with more rows than the room is sent alone."""
     broker.refused_topics.add(TOPIC_A)
     line = _line(broker, tmp_path)
     line.publish("a", 1)
@@ -88,7 +88,7 @@ def test_a_batch_that_needs_all_room_does_not_wait_for_a_refused_topic(broker: M
 
 
 def test_what_waits_for_long_is_held_however_little_it_is(broker: MemoryBroker, tmp_path: Path) -> None:
-    """So that the position moves, and segments can be deleted."""
+    """Otherwise the position would stand still, and no segment could be deleted."""
     broker.refused_topics.add(TOPIC_A)
     line = _line(broker, tmp_path, hold_max_s=0.5)
     line.publish("a", 1)
@@ -97,7 +97,7 @@ def test_what_waits_for_long_is_held_however_little_it_is(broker: MemoryBroker, 
 
 
 def test_when_no_topic_acknowledges_nothing_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The broker is at fault: the log is the better place to wait in."""
+    """The broker is the problem, so the events are better kept in the log."""
     line = _line(broker, tmp_path, hold_max_s=0.5)
     broker.silent_topics |= {TOPIC_A, TOPIC_B}
     line.publish("b", 2)
@@ -108,7 +108,7 @@ def test_when_no_topic_acknowledges_nothing_is_held(broker: MemoryBroker, tmp_pa
 
 
 def test_a_topic_that_falls_silent_again_goes_on_where_it_was(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Rounds that were acknowledged are not sent again."""
+    """Acknowledged rounds are not sent again."""
     broker.refused_topics.add(TOPIC_A)
     line = _line(broker, tmp_path)
     line.publish("a", *range(9_000))
@@ -134,7 +134,7 @@ def test_a_topic_that_falls_silent_again_goes_on_where_it_was(broker: MemoryBrok
 def test_a_topic_that_reading_waits_for_is_held_when_that_of_a_quiet_table_can_be_used(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """The other table's events are behind those that have all room, so its topic was never opened."""
+    """The events of the other table come later in the log, so its topic was not opened yet."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path, hold_max_s=1.0, room=10)
     line.tables |= {("ks", "a"), ("ks", "b"), ("ks", "c")}
@@ -148,7 +148,7 @@ def test_a_topic_that_reading_waits_for_is_held_when_that_of_a_quiet_table_can_b
 def test_when_the_broker_is_away_the_topics_of_quiet_tables_are_tried_one_by_one(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """None of them can be used, so nothing is held: the log is the better place to wait in."""
+    """None of them can be used, so nothing is held. The events are better kept in the log."""
     broker.refused_topics |= {_topic(table) for table in "ab" + _TEN}
     line = PublisherLine(broker, tmp_path, hold_max_s=2.0, room=10)
     line.tables |= {("ks", table) for table in "ab" + _TEN}
@@ -162,7 +162,7 @@ def test_when_the_broker_is_away_the_topics_of_quiet_tables_are_tried_one_by_one
 
 
 def test_after_an_outage_the_first_topic_that_is_back_holds_no_other(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The topic of a quiet table was tried during the outage. The busy one follows with its next attempt."""
+    """The topic of a quiet table was tried during the outage. The busy topic follows with its next attempt."""
     broker.refused_topics |= {TOPIC_A, TOPIC_B}
     line = PublisherLine(broker, tmp_path, hold_max_s=1.0, settled_s=600.0, room=10)
     line.tables |= {("ks", "a"), ("ks", "b")}
@@ -184,7 +184,7 @@ def test_after_an_outage_the_first_topic_that_is_back_holds_no_other(broker: Mem
 def test_the_longer_the_broker_is_away_the_fewer_topics_of_quiet_tables_are_opened(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """Each one is a topic that nobody needs yet, and a thread that tries to open it."""
+    """Each of them is a topic that is not needed yet, and costs a thread that tries to open it."""
     broker.refused_topics |= {_topic(table) for table in "ab" + _TEN}
     line = PublisherLine(broker, tmp_path, hold_max_s=0.5, room=10)
     line.tables |= {("ks", table) for table in "ab" + _TEN}

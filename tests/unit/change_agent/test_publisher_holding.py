@@ -1,4 +1,4 @@
-"""MutationPublisher: events of a table that cannot be published are held on disk, and come in order when it can."""
+"""MutationPublisher: events of a table that cannot be published are held on disk, and published in order later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _held(folder: Path) -> list[str]:
 
 
 def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
-    """A line that runs: one table's topic refuses, and what is to be held of it finds a file in the folder's place."""
+    """A running publisher. One topic is refused, and the folder for its held events is a file, so holding fails."""
     held.touch()
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, held, hold_events=5)
@@ -30,7 +30,7 @@ def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
 
 
 def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) -> PublisherLine:
-    """Table a is refused, and ten of its events are held; one event of table b is published."""
+    """A publisher with a refused table a, of which ten events are held, and one published event of table b."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, folder, hold_events=5, **limits)
     line.publisher.start()
@@ -41,7 +41,7 @@ def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) ->
 
 
 def test_a_check_of_a_held_topic_promises_no_place(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The log is acknowledged further than the topic has events. A loss would be reported from that place on."""
+    """More events are acknowledged than the topic has. The loss of the topic must begin before that place."""
     line = PublisherLine(broker, tmp_path, hold_events=1, check_s=0.1)
     line.publisher.start()
     line.publish("b", 1)
@@ -60,7 +60,7 @@ def test_a_check_of_a_held_topic_promises_no_place(broker: MemoryBroker, tmp_pat
 def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_room(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """What is held is durable, so the log does not wait for it; when the topic opens it comes first, and in order."""
+    """Held events are durable, so the log does not wait for them. They are sent first, and in order."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path, hold_events=5, max_events=4)
     line.publisher.start()
@@ -84,7 +84,7 @@ def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_ro
 def test_what_the_disk_refuses_to_hold_waits_and_is_held_when_there_is_room(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """Nothing of it is acknowledged before it is durable, the publisher goes on, and order is kept."""
+    """The events are acknowledged only when they are durable. The publisher continues, and the order is kept."""
     held = tmp_path / "held"
     line = _line_without_a_disk(broker, held)
     wait_until(lambda: line.write_failures() > 1, "it is tried again and again")
@@ -104,7 +104,7 @@ def test_what_the_disk_refuses_to_hold_waits_and_is_held_when_there_is_room(
 def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_first(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """It is in memory still, in front of what came behind it."""
+    """The events are still in memory, before later ones."""
     line = _line_without_a_disk(broker, tmp_path / "held")
     wait_until(lambda: line.write_failures() > 0, "the disk refuses")
     line.publish("a", 12, 13)
@@ -115,7 +115,7 @@ def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_fir
 
 
 def test_what_an_earlier_process_held_is_published_first(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The next start sends the file before what it reads from the log."""
+    """The next start sends the file before new events from the log."""
     broker.refused_topics.add(TOPIC_A)
     first = PublisherLine(broker, tmp_path, hold_events=5)
     first.publisher.start()
@@ -135,7 +135,7 @@ def test_what_an_earlier_process_held_is_published_first(broker: MemoryBroker, t
 def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """Sent and not acknowledged, waiting, and new: all go to disk in order, and come again in order."""
+    """Unacknowledged, waiting and new events are all held in order, and published in order."""
     line = PublisherLine(broker, tmp_path, hold_events=5)
     line.publisher.start()
     line.publish("b", 1)
@@ -154,7 +154,7 @@ def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(
 
 
 def test_when_no_topic_can_be_used_nothing_is_held(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The broker is away: the log is the better place to wait in."""
+    """The broker is away, so the events are better kept in the log."""
     broker.refused_topics |= {TOPIC_A, TOPIC_B}
     line = PublisherLine(broker, tmp_path, hold_events=5)
     line.publisher.start()
@@ -170,7 +170,7 @@ def test_when_no_topic_can_be_used_nothing_is_held(broker: MemoryBroker, tmp_pat
 def test_when_the_disk_has_its_share_nothing_more_is_held(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then the events wait in memory, and in the end the reader does."""
+    """More events wait in memory, and finally the reader waits."""
     line = _line_with_held_events(broker, tmp_path, max_held_bytes=100)
     line.publish("a", 12)
     time.sleep(0.3)
@@ -191,7 +191,7 @@ def test_when_the_disk_has_its_share_nothing_more_is_held(
 def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_published(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Held ones and those too large: neither ends the agent, nor goes without a word; the damaged file is kept."""
+    """Both held and too large events are damaged. The agent goes on, reports it, and keeps the damaged files."""
     broker.refused_topics.add(TOPIC_A)
     first = PublisherLine(broker, tmp_path, hold_events=5)
     first.publisher.start()
@@ -213,7 +213,7 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
     wait_until(lambda: not holds_events(tmp_path), "all that can be read is published")
     second.publisher.stop()
     assert second.publisher.failure is None
-    # of either file the message that is whole; what was too large goes behind what is held already
+    # The intact message of each file. Too large events are appended to the held ones.
     assert broker.positions(TOPIC_A) == [*range(8, 14), *range(2, 8)]
     assert second.metrics.tables["ks.a"].damaged_bytes > 0
     assert [table for table, _ in second.damage] == ["ks.a", "ks.a"]
@@ -227,11 +227,11 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
 
 
 def test_held_events_that_go_bad_while_the_agent_runs_cost_no_others(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The file was whole when it was written: what is behind the damage is sent, and the file is kept and reported."""
+    """The file was intact when it was written. Later messages are sent, and the file is kept and reported."""
     line = _line_with_held_events(broker, tmp_path, max_events=1)
     path = tmp_path / "ks.a.events"
     content = bytearray(path.read_bytes())
-    # Of the message of position 5.
+    # Damage the message of position 5.
     content[[each.start() for each in re.finditer(rb"H[0-]{35}1", content)][3] + 20] ^= 1
     path.write_bytes(content)
     broker.refused_topics.clear()
@@ -244,7 +244,7 @@ def test_held_events_that_go_bad_while_the_agent_runs_cost_no_others(broker: Mem
 
 
 def test_a_topic_that_is_gone_is_held_and_opened_again(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Nothing more is sent to what somebody deleted; what came meanwhile is sent when the topic is made again."""
+    """No event is sent to a deleted topic. Later events are sent when the topic is created again."""
     line = PublisherLine(broker, tmp_path, check_s=0.1)
     line.publisher.start()
     line.publish("a", 1)
@@ -265,7 +265,7 @@ def test_a_topic_that_is_gone_is_held_and_opened_again(broker: MemoryBroker, tmp
 def test_a_topic_that_is_gone_is_noticed_without_a_connection_and_without_events(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """A quiet table's producer that does not come back must not hide it."""
+    """The check must work for a quiet table whose producer does not reconnect."""
     line = PublisherLine(broker, tmp_path, check_s=0.1)
     line.publisher.start()
     line.publish("a", 1)
@@ -282,7 +282,10 @@ def test_a_topic_that_is_gone_is_noticed_without_a_connection_and_without_events
 
 
 def test_no_held_event_is_sent_to_a_topic_that_is_gone(broker: MemoryBroker, tmp_path: Path) -> None:
-    """It is deleted while its file is sent, and clients make it again without a subscription: the file keeps what is left."""
+    """It is deleted while its file is sent, and clients create it again without a subscription.
+
+    The rest stays in the file.
+    """
     line = _line_with_held_events(broker, tmp_path, max_events=1, check_s=0.1, answer_s=1_000.0)
     broker.holds_back = True
     broker.refused_topics.clear()
@@ -306,7 +309,7 @@ def test_no_held_event_is_sent_to_a_topic_that_is_gone(broker: MemoryBroker, tmp
 def test_a_held_topic_gets_new_producers_for_those_that_do_not_connect_again(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """It opens, and its connections go before anything of the file is sent."""
+    """The topic opens, and loses its connections before the file is sent."""
     line = _line_with_held_events(broker, tmp_path)
     broker.connected = False
     broker.refused_topics.clear()

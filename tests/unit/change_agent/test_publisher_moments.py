@@ -1,4 +1,4 @@
-"""Until when the broker has everything of a table, and where its partitions ended then."""
+"""Checkpoints: the time until which the broker has all events of a table, and the ends of its partitions then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Start = Callable[..., PublisherLine]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A line that runs; several of them share the folder of held events, one after the other."""
+    """A function that starts a publisher.
+
+    Several publishers use the same folder of held events, one after the other.
+    """
     lines: list[PublisherLine] = []
 
     def make(broker: MemoryBroker, **options: float) -> PublisherLine:
@@ -49,7 +52,7 @@ def _wait_for(line: PublisherLine, table: str, time_ms: int) -> Checkpoint:
 
 
 def test_a_moment_waits_for_the_acknowledgements_before_it(start: Start) -> None:
-    """And not for those behind it, or of another table."""
+    """It does not wait for later acknowledgements, or for those of other tables."""
     broker = MemoryBroker(partitions=2)
     broker.holds_back = True
     line = start(broker)
@@ -68,7 +71,7 @@ def test_a_moment_waits_for_the_acknowledgements_before_it(start: Start) -> None
 
 
 def test_a_moment_waits_for_a_topic_that_is_not_open_yet(start: Start) -> None:
-    """The number of partitions is not known, so its events cannot be counted: only a later moment is passed."""
+    """The number of partitions is not known, so the events cannot be counted. Only a later moment is passed."""
     broker = MemoryBroker()
     broker.refused_topics = {TOPIC_A}
     line = start(broker)
@@ -84,8 +87,7 @@ def test_a_moment_waits_for_a_topic_that_is_not_open_yet(start: Start) -> None:
 
 
 def test_a_lane_without_a_producer_knows_no_position() -> None:
-    """The topic may be made again meanwhile, by a Pulsar whose ledgers begin anew: no subscription would pass the old
-    position."""
+    """A new Pulsar may create the topic again with ledgers from 0. No subscription would pass the old position."""
     results: list[tuple[int, str | None]] = []
     lane = TopicLane(
         Packing(max_events=9, max_bytes=999), lambda _, generation, error: results.append((generation, error))
@@ -102,7 +104,7 @@ def test_a_lane_without_a_producer_knows_no_position() -> None:
 
 
 def test_a_moment_of_a_table_that_is_stopped_is_not_told(start: Start) -> None:
-    """Something of it waits elsewhere."""
+    """Some of its events are kept elsewhere."""
     line = start(MemoryBroker())
     line.publish("a", 1)
     wait_until(lambda: line.acknowledged() == 1, "the topic is open")
@@ -116,7 +118,7 @@ def test_a_moment_of_a_table_that_is_stopped_is_not_told(start: Start) -> None:
 
 
 def test_a_moment_is_not_passed_by_a_message_that_is_refused(start: Start) -> None:
-    """It goes again, and then it is."""
+    """The message is sent again, and then the moment is passed."""
     broker = MemoryBroker()
     line = start(broker)
     line.publish("a", 1)
@@ -131,7 +133,7 @@ def test_a_moment_is_not_passed_by_a_message_that_is_refused(start: Start) -> No
 
 
 def test_a_message_that_the_broker_had_already_leaves_the_position_unknown(start: Start) -> None:
-    """It was sent again after a restart of the broker, and may be behind the one before it."""
+    """It was sent again after a restart of the broker, and its position may be before that of an earlier message."""
     broker = MemoryBroker()
     line = start(broker)
     line.publish("a", 1)
@@ -149,7 +151,7 @@ def test_a_message_that_the_broker_had_already_leaves_the_position_unknown(start
 
 
 def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> None:
-    """What is on disk is not with the broker, also after a restart of the agent."""
+    """The broker does not have held events, also after a restart of the agent."""
     broker = MemoryBroker()
     line = start(broker, hold_events=1)
     line.publish("b", 1)
@@ -175,7 +177,7 @@ def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> Non
 
 
 def test_an_event_that_is_too_large_stops_its_table(start: Start) -> None:
-    """It is kept on disk, and the ones behind it go on."""
+    """The event is kept on disk, and later events are published."""
     broker = MemoryBroker()
     line = start(broker)
     line.publish("a", 1)
@@ -197,9 +199,9 @@ def test_an_event_that_is_too_large_stops_its_table(start: Start) -> None:
 
 
 def test_the_lost_topic_of_a_table_without_events_stops_it_and_is_opened(start: Start) -> None:
-    """Opening it tells the loss; until then no moment of the table is passed. It is found with the first moment, not a minute later.
+    """The first moment finds the loss, not a check a minute later. No moment is passed until opening has reported it.
 
-    What the node does not have any more may go.
+    A topic of a table that is not on the node is ignored.
     """
     broker = MemoryBroker()
     broker.lost_topics.add(TOPIC_A)
@@ -220,7 +222,7 @@ def test_the_lost_topic_of_a_table_without_events_stops_it_and_is_opened(start: 
 
 
 def test_a_topic_that_was_deleted_with_its_table_is_not_made_again(start: Start) -> None:
-    """The agent remembers tables that were dropped, for their changes may still be in the log."""
+    """The agent still knows dropped tables, because the log may have changes of them."""
     broker = MemoryBroker()
     broker.lost_topics.add(TOPIC_A)
     line = start(broker, check_s=0.1)

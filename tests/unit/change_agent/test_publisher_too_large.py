@@ -1,4 +1,4 @@
-"""MutationPublisher: messages and events that are larger than the broker takes."""
+"""MutationPublisher: messages and events that are larger than the broker accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.change_agent.memory_broker import TOPIC_A, MemoryBroker, Publish
 
 
 def test_a_message_that_is_too_large_is_halved(line: PublisherLine, broker: MemoryBroker) -> None:
-    """Every event arrives, in order, in messages that the broker takes; nobody has to set a size."""
+    """All events are sent in order, in messages that the broker accepts. No size has to be configured."""
     broker.max_message_bytes = 600
     line.publish("a", *range(40))
     wait_until(lambda: len(broker.stored.get(TOPIC_A, [[]])[0]) >= 3, "the events are sent in parts")
@@ -19,7 +19,7 @@ def test_a_message_that_is_too_large_is_halved(line: PublisherLine, broker: Memo
 def test_an_event_that_is_too_large_is_set_aside_and_the_others_go_on(
     line: PublisherLine, broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    """It is durable in a file, so that the log does not wait for it; it is counted under its table."""
+    """It is durable in a file, so the log does not wait for it. It is counted for its table."""
     line.publish("a", 1)
     wait_until(lambda: line.acknowledged() == 1, "the first arrives")
     broker.max_message_bytes = 10
@@ -34,7 +34,7 @@ def test_an_event_that_is_too_large_is_set_aside_and_the_others_go_on(
 
 
 def test_an_event_that_is_too_large_waits_for_room_on_the_disk(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Its place in the log is not acknowledged before it is kept; the ones behind it arrive."""
+    """Its position is not acknowledged before it is stored. Later events are published."""
     held = tmp_path / "held"
     held.touch()
     line = PublisherLine(broker, held)
@@ -53,7 +53,7 @@ def test_an_event_that_is_too_large_waits_for_room_on_the_disk(broker: MemoryBro
 
 
 def test_what_was_too_large_is_tried_again_at_the_next_start(tmp_path: Path, broker: MemoryBroker) -> None:
-    """The broker may take more by then; what it takes is not kept any longer."""
+    """The broker may accept it then. A published event is deleted from the file."""
     first = PublisherLine(broker, tmp_path)
     broker.max_message_bytes = 10
     first.publisher.start()

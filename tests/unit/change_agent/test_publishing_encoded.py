@@ -1,4 +1,4 @@
-"""Events that the native core has encoded, among single events: order, room, holding, parts and message keys as for those."""
+"""Events encoded by the native core, mixed with single events. Order, room, holding and message keys are the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOLDEN = GOLDEN_SEGMENTS[-1]
 
 
 class MixedLine(PublisherLine):
-    """Of three keys two are encoded by the core, the third is an event of Python's."""
+    """A publisher line: of three keys, the core encodes two, and Python creates a single event for the third."""
 
     def publish(self, table: str, *keys: int) -> None:
         for key in keys:
@@ -35,16 +35,16 @@ class MixedLine(PublisherLine):
                 self.publish_encoded(table, key)
 
     def publish_encoded(self, table: str, *keys: int) -> None:
-        """Partitions that are deleted, in one batch."""
+        """Publish deletions of these partitions in one batch."""
         core = native_core()
         assert core is not None
         tables = GOLDEN.tables()
         simple = next(each for each in tables.values() if each.name == "simple" and is_published(each))
-        # flags, statistics, no columns, the deletion, estimate, end
+        # Flags, statistics, no columns, the deletion, estimate, end.
         rest = b"\x14" + bytes(3) + b"\0" + b"\x05\x07" + b"\1" + b"\1"
         entries = [entry_bytes(b"\1" + simple.table_id.bytes + b"\4" + key.to_bytes(4, "big") + rest) for key in keys]
         window = b"".join(entries)
-        # Each entry counts for one position, as in the other line: the last one's is what the batch is tracked by.
+        # The batch is tracked by the position of its last entry, as for single events.
         found = BothWays(core, tables, GOLDEN.version).encode(window, 0, self.position + 1 - len(entries[0]))
         assert found is not None
         assert found.entries == len(keys)
@@ -70,7 +70,7 @@ def _all(broker: MemoryBroker) -> list[int]:
 
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_encoded_and_single_events_keep_their_order(tmp_path: Path, partitions: int) -> None:
-    """In each topic partition; the position passes all of them, and the room is free again."""
+    """The order is kept in each topic partition. The position passes all events, and the room is released."""
     broker = MemoryBroker(partitions)
     line = MixedLine(broker, tmp_path)
     line.publisher.start()
@@ -87,7 +87,7 @@ def test_encoded_and_single_events_keep_their_order(tmp_path: Path, partitions: 
 
 
 def test_encoded_events_go_to_the_partition_of_single_ones(tmp_path: Path) -> None:
-    """A row's changes stay in order, whichever way each of them takes."""
+    """The changes of a row stay in order, whether they are encoded or not."""
     broker = MemoryBroker(4)
     line = MixedLine(broker, tmp_path)
     line.publisher.start()
@@ -105,7 +105,7 @@ def test_encoded_events_go_to_the_partition_of_single_ones(tmp_path: Path) -> No
 
 
 def test_a_topic_that_is_held_has_encoded_events_in_order(tmp_path: Path) -> None:
-    """They wait in a file, are acknowledged there, and are sent before what comes later."""
+    """They wait in a file and are acknowledged there. They are sent before later events."""
     broker = MemoryBroker(2)
     broker.refused_topics = {TOPIC_A}
     line = MixedLine(broker, tmp_path, hold_events=5)
@@ -124,7 +124,7 @@ def test_a_topic_that_is_held_has_encoded_events_in_order(tmp_path: Path) -> Non
 
 
 def test_a_message_of_encoded_events_that_is_too_large_goes_in_parts(tmp_path: Path) -> None:
-    """Each half as soon as it fits; nothing is lost or doubled."""
+    """Each part is sent when it fits. No event is lost or doubled."""
     broker = MemoryBroker()
     broker.max_message_bytes = 600
     line = MixedLine(broker, tmp_path)
@@ -137,7 +137,7 @@ def test_a_message_of_encoded_events_that_is_too_large_goes_in_parts(tmp_path: P
 
 
 def test_a_message_that_was_refused_goes_again_in_order(tmp_path: Path) -> None:
-    """With all that is behind it."""
+    """All later messages are sent again too."""
     broker = MemoryBroker()
     broker.fail_next = ["Timeout"]
     line = MixedLine(broker, tmp_path, max_events=7)
@@ -151,7 +151,7 @@ def test_a_message_that_was_refused_goes_again_in_order(tmp_path: Path) -> None:
 
 
 def test_one_event_a_message_has_its_key(tmp_path: Path) -> None:
-    """For consumers of one's own: base64 of the Avro key."""
+    """Custom consumers need it: base64 of the Avro key."""
     broker = MemoryBroker()
     line = MixedLine(broker, tmp_path, max_events=1)
     line.publisher.start()

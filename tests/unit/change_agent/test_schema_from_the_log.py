@@ -1,6 +1,6 @@
-"""The schema as the log tells it: real mutations of system_schema, of each Cassandra, with rows in between.
+"""The schema as read from the log: real mutations of system_schema of each Cassandra version, with rows between them.
 
-Nothing is known but the tables of `system_schema` and `system.local`, and no node answers.
+Only the tables of `system_schema` and `system.local` are known, and no node answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Golden(TypedDict):
 
 
 class _LogOnly:
-    """A history that hears of changes by the log; the node does not answer."""
+    """A history that gets changes only from the log, because the node does not answer."""
 
     def __init__(self, directory: Path, schema: SystemSchema) -> None:
         self.history = SchemaHistory(directory)
@@ -82,7 +82,7 @@ class _LogOnly:
 
 
 class _Reader:
-    """Reads entries as the agent's reader does, and gives what is published of them: table id and clustering key."""
+    """Read entries like the agent's reader, and return the table id and clustering key of each published event."""
 
     def __init__(self, directory: Path, schema: SystemSchema, finished: Sequence[int] = ()) -> None:
         self.source = _LogOnly(directory, schema)
@@ -129,26 +129,28 @@ class _Reader:
 
 @pytest.fixture(params=_GOLDEN)
 def golden(request: pytest.FixtureRequest) -> _Golden:
-    """What one Cassandra wrote."""
+    """The mutations that one Cassandra version wrote."""
     content: _Golden = json.loads((_FOLDER / f"{request.param}.json").read_text())
     return content
 
 
 @pytest.fixture(params=sorted(path.stem for path in _KEYS_FOLDER.glob("*.json")))
 def key_golden(request: pytest.FixtureRequest) -> _Golden:
-    """What one Cassandra wrote while key columns were changed."""
+    """The mutations that one Cassandra version wrote while key columns were changed."""
     content: _Golden = json.loads((_KEYS_FOLDER / f"{request.param}.json").read_text())
     return content
 
 
 def test_every_cassandra_is_there() -> None:
-    """Versions 6, 7 and 8 of the commit log."""
+    """The versions 6, 7 and 8 of the commit log."""
     assert _GOLDEN == ["3.11", "4.0", "4.1", "5.0", "5.0-none"]
 
 
 def test_the_log_alone_tells_tables_columns_types_and_when_cdc_was_on(golden: _Golden, tmp_path: Path) -> None:
-    """From the first entry on, tables that are dropped by now too; the row that was written while `cdc` was off is not
-    published, nor is the table without CDC, whose part of a batch is left out."""
+    """Tables that were dropped later are known from the first entry on.
+
+    The row that was written while `cdc` was off is not published. Neither is the table without CDC, also in a batch.
+    """
     reader = _Reader(tmp_path, golden["schema"])
     published = list(reader.read(golden["entries"]))
     assert [ck for _, ck in published] == [1, 3, 4, 5, 6, 7]
@@ -159,7 +161,7 @@ def test_the_log_alone_tells_tables_columns_types_and_when_cdc_was_on(golden: _G
 
 
 def test_a_table_whose_cdc_is_off_is_left_out_although_it_was_on_before(golden: _Golden, tmp_path: Path) -> None:
-    """What it wrote before is published, so it is among both; its progress must not go on."""
+    """Its earlier changes are published, so it is in both lists. Its progress must stop."""
     reader = _Reader(tmp_path, golden["schema"])
     left_out: list[bool] = []
     for entry in golden["entries"]:
@@ -172,7 +174,10 @@ def test_a_table_whose_cdc_is_off_is_left_out_although_it_was_on_before(golden: 
 
 
 def test_reading_goes_on_in_the_middle_as_if_it_had_never_stopped(golden: _Golden, tmp_path: Path) -> None:
-    """A process that ends behind every third entry, and the next that reads some entries again: the history is in the file."""
+    """The process ends after every third entry, and the next one reads some entries again.
+
+    The history is in the file.
+    """
     for stop in range(2, len(golden["entries"]), 3):
         directory = tmp_path / str(stop)
         first = _Reader(directory, golden["schema"])
@@ -189,7 +194,7 @@ def test_reading_goes_on_in_the_middle_as_if_it_had_never_stopped(golden: _Golde
 
 
 def test_behind_a_gap_in_the_log_rows_are_published_in_doubt(golden: _Golden, tmp_path: Path) -> None:
-    """The segment before was not read to its end: the flag may have changed there, and nobody confirms that it did not."""
+    """The segment before was not read to its end. The flag may have changed there, and the node does not answer."""
     entries = golden["entries"]
     off = _rows(golden)[1]
     reader = _Reader(tmp_path, golden["schema"])
@@ -202,7 +207,7 @@ def test_behind_a_gap_in_the_log_rows_are_published_in_doubt(golden: _Golden, tm
 
 
 def test_a_table_whose_making_is_not_in_the_log_is_parked(golden: _Golden, tmp_path: Path) -> None:
-    """An ALTER names the altered columns only; rows of tables that are made later are published."""
+    """An ALTER contains only the altered columns. Rows of tables that are created later are published."""
     entries = golden["entries"]
     rows = _rows(golden)
     reader = _Reader(tmp_path, golden["schema"])
@@ -215,7 +220,7 @@ def test_a_table_whose_making_is_not_in_the_log_is_parked(golden: _Golden, tmp_p
 def test_a_change_of_the_schema_that_cannot_be_read_is_told_and_not_parked(
     golden: _Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As behind an upgrade, when the system tables have other columns: only rows that nobody can explain are parked."""
+    """After an upgrade the system tables may have other columns. Only rows that cannot be decoded are parked."""
     columns = [row for row in golden["schema"]["columns"] if row["column_name"] != "flags"]
     reader = _Reader(tmp_path, {**golden["schema"], "columns": columns})
     assert list(reader.read(golden["entries"])) == []
@@ -226,13 +231,13 @@ def test_a_change_of_the_schema_that_cannot_be_read_is_told_and_not_parked(
 
 
 def test_rows_around_changes_of_key_columns_keep_their_whole_keys(key_golden: _Golden, tmp_path: Path) -> None:
-    """RENAME of partition and clustering key columns, of a field of a key's type, and a masked column (5.0)."""
+    """RENAME of partition and clustering key columns and of a field of a key's type, and a masked column (5.0)."""
     reader = _Reader(tmp_path, key_golden["schema"])
     events = list(reader.events(key_golden["entries"]))
     names = [", ".join(column.name for column in each.keys.table.primary_key) for each in events]
     inserts = [each for each in key_golden["statements"] if each.startswith("INSERT")]
     assert names == [each.partition("(")[2].partition(", v)")[0] for each in inserts]
-    # 'a', the value of the type as an Avro record, and the clustering key: 1 to 6.
+    # 'a', the value of the type as an Avro record, and the clustering key from 1 to 6.
     assert [each.event.key for each in events] == [b"\x02a\x02\x02\x02" + bytes([2 * ck]) for ck in range(1, 7)]
     assert [column.name for column in events[-1].keys.table.value_columns] == ["v"]
     assert reader.parked.count == 0
@@ -240,7 +245,7 @@ def test_rows_around_changes_of_key_columns_keep_their_whole_keys(key_golden: _G
 
 
 def test_a_table_may_use_a_type_that_only_the_node_named(golden: _Golden, tmp_path: Path) -> None:
-    """The log has no CREATE TYPE any more; no table used the type when the node named it."""
+    """The CREATE TYPE is not in the log any more. No table used the type when the node returned it."""
     schema = golden["schema"]
     [types_id] = [str(row["id"]).replace("-", "") for row in schema["tables"] if row["table_name"] == "types"]
     point = {"keyspace_name": "k", "type_name": "point", "field_names": ["x", "y"], "field_types": ["int", "text"]}
@@ -253,7 +258,10 @@ def test_a_table_may_use_a_type_that_only_the_node_named(golden: _Golden, tmp_pa
 
 
 def _rows(golden: _Golden) -> list[int]:
-    """Which entries the INSERTs made, in order: of `t` 1 to 5, of `plain`, the batch with 6, of the second `t` 7."""
+    """Return the indexes of the INSERTs' entries.
+
+    Their order: rows 1 to 5 of `t`, the row of `plain`, the batch with row 6, row 7 of the second `t`.
+    """
     ids = {str(row["id"]).replace("-", "") for row in golden["schema"]["tables"]}
     found = [at for at, each in enumerate(golden["entries"]) if each["payload"][2:34] not in ids]
     assert len(found) == 8

@@ -1,4 +1,4 @@
-"""SchemaHistory: every definition stays known, by id and time, for the next process too, whatever happens to this one."""
+"""SchemaHistory: it keeps every definition by table id and time, also after a restart or a crash."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _table(table_id: UUID, name: str, *, cdc: bool = True, written_us: int = 0) 
 
 
 def _schema(*tables: Row, columns: Sequence[Row] = (), key_type: str = "int") -> NodeSchema:
-    """Tables with a partition key `k`, further columns, and the type `address`."""
+    """A schema of these tables with a partition key `k`, these columns, and the type `address`."""
     schema: SystemSchema = {
         "keyspaces": [{"keyspace_name": "ks"}],
         "tables": list(tables),
@@ -59,7 +59,7 @@ def _schema(*tables: Row, columns: Sequence[Row] = (), key_type: str = "int") ->
 def _change(
     table_id: UUID, since_us: int, *, cdc: bool, columns: Sequence[Row] = (), removed: Iterable[str] = ()
 ) -> SchemaChange:
-    """What the log says about a table `t`."""
+    """A change of a table `t` as read from the log."""
     table = TableChange(
         table_id=table_id, list_name="tables", keyspace="ks", name="t", since_us=since_us,
         row=_table(table_id, "t", cdc=cdc), columns=tuple(columns), removed=frozenset(removed), dropped_columns=(),
@@ -72,14 +72,14 @@ def _key_types(history: SchemaHistory) -> dict[UUID, str]:
 
 
 def _chosen(history: SchemaHistory, table_id: UUID, written_us: int) -> TableMetadata:
-    """The definition of what was surely written then."""
+    """The definition of a mutation that was certainly written at this time."""
     when = WrittenWhen(written_us=written_us, earliest_us=written_us, latest_us=written_us, confirmed_us=0)
     return history.versions[table_id].definitions(when, None)[0]
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[SchemaHistory]:
-    """A history of a working directory that was empty."""
+    """The history of an empty working directory."""
     made = SchemaHistory(tmp_path)
     made.load()
     yield made
@@ -93,7 +93,7 @@ def _reopened(tmp_path: Path) -> SchemaHistory:
 
 
 def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(history: SchemaHistory) -> None:
-    """The same name, another id, another key."""
+    """The new table has the same name, another id and another key."""
     history.add(_schema(_table(_OLD, "t"), key_type="address"))
     history.add(_schema(_table(_NEW, "t"), _table(_OTHER, "o"), key_type="bigint"))
     assert _key_types(history) == {_OLD: "address", _NEW: "bigint", _OTHER: "bigint"}
@@ -103,10 +103,10 @@ def test_a_table_that_was_dropped_and_made_again_is_known_under_both_ids(history
 def test_a_table_that_was_made_again_stands_behind_the_dropped_one(
     history: SchemaHistory, tmp_path: Path, ids: tuple[UUID, UUID]
 ) -> None:
-    """Of two with the same name the last one counts, for the next process too: the id of a gap is the present table's."""
+    """Of two tables with the same name the last one counts, because a gap record needs the id of the present table."""
     dropped, present = ids
     history.add(_schema(_table(dropped, "t", written_us=9 * _S), _table(_OTHER, "o", written_us=_S)))
-    # the clock of the node that made it again was behind
+    # The clock of the node that created it again was behind.
     history.add(_schema(_table(present, "t", written_us=8 * _S), _table(_OTHER, "o", written_us=_S)))
     orders = [list(history.tables)]
     history.close()
@@ -117,14 +117,14 @@ def test_a_table_that_was_made_again_stands_behind_the_dropped_one(
 
 
 def test_a_dropped_table_that_only_the_log_tells_of_stands_before_its_successor(history: SchemaHistory) -> None:
-    """The agent was down when the table was made, dropped and made again: the node tells of the last one first."""
+    """The agent was down when the table was created, dropped and created again. The node returns the last one first."""
     history.add(_schema(_table(_NEW, "t", written_us=9 * _S)))
     history.note(_change(_OLD, 5 * _S, cdc=True, columns=[_column("t", "k", "int", "partition_key")]), 11, 300)
     assert list(history.tables) == [_OLD, _NEW]
 
 
 def test_half_a_table_takes_nothing_from_what_was_known(history: SchemaHistory) -> None:
-    """A node that was killed in a DROP TABLE may keep the table without its columns, and has no table by that."""
+    """A node that was killed during DROP TABLE may keep the table without columns. It does not use such a table."""
     whole = _schema(_table(_OLD, "t"))
     history.add(whole)
     history.add(NodeSchema(node_id=_NODE, schema={**whole.schema, "columns": []}))
@@ -133,7 +133,7 @@ def test_half_a_table_takes_nothing_from_what_was_known(history: SchemaHistory) 
 
 
 def test_the_next_process_knows_the_same(history: SchemaHistory, tmp_path: Path) -> None:
-    """From the file alone, with the node's id and the time of its last confirmation."""
+    """The file also has the node's id and the time of the last confirmation."""
     history.add(_schema(_table(_OLD, "t", written_us=5 * _S), key_type="address"))
     history.add(_schema(_table(_OLD, "t", cdc=False, written_us=9 * _S), key_type="address"))
     history.add(_schema())
@@ -151,12 +151,12 @@ def test_the_next_process_knows_the_same(history: SchemaHistory, tmp_path: Path)
 
 
 def test_the_first_start_knows_nothing(history: SchemaHistory) -> None:
-    """That is no error."""
+    """An empty history is not an error."""
     assert (history.node_id, dict(history.tables)) == (None, {})
 
 
 def test_a_column_that_came_back_with_another_type_is_read_by_the_type_of_its_time(history: SchemaHistory) -> None:
-    """Newest first for keys' names, but the bytes of a cell are laid out as they were written."""
+    """Keys use the newest names, but a cell is read by the layout in which it was written."""
     history.add(_schema(_table(_OLD, "t", written_us=10 * _S), columns=[_column("t", "v", "int")]))
     history.add(_schema(_table(_OLD, "t", written_us=50 * _S), columns=[_column("t", "v", "blob")]))
     types = {at: str(_chosen(history, _OLD, at * _S).regular_columns[0].type) for at in (1, 20, 49, 50, 99)}
@@ -167,7 +167,7 @@ def test_a_column_that_came_back_with_another_type_is_read_by_the_type_of_its_ti
 
 
 def test_an_added_column_needs_no_choice(history: SchemaHistory) -> None:
-    """The newest definition reads what was written before the column was there."""
+    """The newest definition can read rows from before the column was added."""
     history.add(_schema(_table(_OLD, "t", written_us=10 * _S), columns=[_column("t", "v", "int")]))
     both = [_column("t", "v", "int"), _column("t", "w", "text")]
     history.add(_schema(_table(_OLD, "t", written_us=50 * _S), columns=both))
@@ -176,7 +176,7 @@ def test_an_added_column_needs_no_choice(history: SchemaHistory) -> None:
 
 
 def test_places_up_to_a_missing_part_are_forgotten_here_and_in_the_file(history: SchemaHistory, tmp_path: Path) -> None:
-    """A place at the end of the missing part is in it: the next process must not know more."""
+    """A place at the end of the missing part belongs to it. The next process must not keep it."""
     history.add(_schema(_table(_OLD, "t", written_us=5 * _S)))
     for position in (200, 300, 400):
         history.note(_change(_OLD, (5 + position) * _S, cdc=True), 11, position)
@@ -189,7 +189,7 @@ def test_places_up_to_a_missing_part_are_forgotten_here_and_in_the_file(history:
 
 
 def test_a_definition_that_went_says_until_when_it_was_seen(history: SchemaHistory, tmp_path: Path) -> None:
-    """That is the last confirmation before the answer without it: it may have changed at any time since."""
+    """That is the last confirmation before the table was missing. It may have changed at any time since."""
     history.add(_schema(_table(_OLD, "t", written_us=5 * _S)))
     history.confirm(1_700_000_000_123)
     history.add(_schema())
@@ -202,7 +202,7 @@ def test_a_definition_that_went_says_until_when_it_was_seen(history: SchemaHisto
 
 
 def test_a_table_that_only_the_log_tells_of_is_known(history: SchemaHistory, tmp_path: Path) -> None:
-    """Made, altered and dropped while nobody asked the node; its user type is from the log as well."""
+    """The table was created, altered and dropped while the node was not asked. The log also has its user type."""
     history.add(_schema())
     key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "frozen<point>")
     point = {"keyspace_name": "ks", "type_name": "point", "field_names": ["x"], "field_types": ["double"]}
@@ -220,14 +220,14 @@ def test_a_table_that_only_the_log_tells_of_is_known(history: SchemaHistory, tmp
 
 
 def test_an_altered_table_that_was_never_known_stays_unknown(history: SchemaHistory) -> None:
-    """The log names the altered column only: that is too little to decode by."""
+    """The log has only the altered column, which is not enough to decode rows."""
     history.add(_schema())
     assert not history.note(_change(_OLD, 2 * _S, cdc=True, columns=[_column("t", "w", "text")]), 1, 300)
     assert _OLD not in history.tables
 
 
 def _two_keys(first: str = "a", second: str = "b", *more: Row) -> list[Row]:
-    """Columns of a table `t` with two partition key columns, a clustering column `c` and a column `v`."""
+    """The columns of a table `t` with two partition key columns, a clustering column `c` and a column `v`."""
     keys = [_column("t", first, "text", "partition_key"), _column("t", second, "text", "partition_key", 1)]
     return [*keys, _column("t", "c", "int", "clustering", 0), _column("t", "v", "int"), *more]
 
@@ -245,7 +245,7 @@ def _names(table: TableMetadata) -> list[list[str]]:
 
 
 def test_a_renamed_key_column_leaves_the_others(history: SchemaHistory, tmp_path: Path) -> None:
-    """The log has the new name and deletes the old one; the other columns stay, for the next process too."""
+    """The log adds the new name and deletes the old one. The other columns stay, also for the next process."""
     _add_two_keys(history, 2 * _S, _two_keys())
     [renamed, *_] = _two_keys("a2")
     assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
@@ -261,14 +261,14 @@ def test_a_renamed_key_column_leaves_the_others(history: SchemaHistory, tmp_path
 
 
 def test_key_columns_that_an_alter_writes_as_they_were_leave_the_others(history: SchemaHistory) -> None:
-    """As MASKED of Cassandra 5.0 does."""
+    """MASKED of Cassandra 5.0 does this."""
     _add_two_keys(history, 2 * _S, _two_keys())
     assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=_two_keys()[:1]), 1, 300)
     assert _names(history.tables[_OLD]) == [["a", "b"], ["c"], ["v"]]
 
 
 def test_a_table_that_is_made_again_with_its_id_has_the_new_columns(history: SchemaHistory) -> None:
-    """CREATE TABLE ... WITH ID, here with one partition key column fewer."""
+    """CREATE TABLE ... WITH ID, here with one partition key column less."""
     _add_two_keys(history, 2 * _S, _two_keys())
     history.add(_schema())
     columns = [_column("t", "a", "text", "partition_key"), _column("t", "w", "int")]
@@ -277,7 +277,7 @@ def test_a_table_that_is_made_again_with_its_id_has_the_new_columns(history: Sch
 
 
 def test_a_renamed_table_that_was_never_known_stays_unknown(history: SchemaHistory) -> None:
-    """The columns that the statement does not name are unknown."""
+    """The columns that the statement does not contain are unknown."""
     history.add(_schema())
     [renamed, *_] = _two_keys("a2")
     assert not history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
@@ -285,7 +285,7 @@ def test_a_renamed_table_that_was_never_known_stays_unknown(history: SchemaHisto
 
 
 def test_a_whole_table_with_the_tombstone_of_a_column_is_known(history: SchemaHistory) -> None:
-    """As another node's schema has it when it is taken over; `x` was dropped."""
+    """The change has this form when the schema of another node is merged. `x` was dropped."""
     history.add(_schema())
     columns = [_column("t", "a", "text", "partition_key"), _column("t", "w", "int")]
     assert history.note(_change(_OLD, 3 * _S, cdc=True, columns=columns, removed={"x"}), 1, 300)
@@ -293,7 +293,7 @@ def test_a_whole_table_with_the_tombstone_of_a_column_is_known(history: SchemaHi
 
 
 def test_a_name_between_two_renames_is_no_further_key_column(history: SchemaHistory, tmp_path: Path) -> None:
-    """The node names the last one first; the log tells of the one before later."""
+    """The node returns the last name first, and the log returns the name before it later."""
     _add_two_keys(history, 9 * _S, _two_keys("a3", "b", _column("t", "w", "int")))
     [renamed, *_] = _two_keys("a2")
     history.note(_change(_OLD, 3 * _S, cdc=True, columns=[renamed], removed={"a"}), 1, 300)
@@ -314,7 +314,10 @@ def _address(since_us: int, *fields: str) -> Row:
 def test_a_new_table_may_use_a_type_that_only_the_node_named(
     history: SchemaHistory, tmp_path: Path, restarts: bool
 ) -> None:
-    """The log of the type is long gone. The node has the table with another `cdc` by now: both definitions are known."""
+    """The log of the type is gone.
+
+    The node returns the table with another `cdc` later, and both definitions are known.
+    """
     schema = _schema(_table(_OTHER, "o", written_us=1)).schema
     node = NodeSchema(node_id=_NODE, schema={**schema, "types": [_address(2 * _S, "x")]})
     history.add(node)
@@ -339,7 +342,7 @@ def test_an_added_column_may_have_a_type_that_only_the_node_named(history: Schem
 
 
 def test_of_a_types_definitions_the_one_of_the_time_counts(history: SchemaHistory) -> None:
-    """Also when the node named the later one first, and the log tells of the earlier one after that."""
+    """The node may return the later definition first, before the log has the earlier ones."""
     node = NodeSchema(node_id=_NODE, schema={**_schema().schema, "types": [_address(7 * _S, "x", "y", "z")]})
     history.add(node)
     for since_us, fields in ((1, ["x"]), (4, ["x", "y"])):
@@ -358,7 +361,7 @@ def test_of_a_types_definitions_the_one_of_the_time_counts(history: SchemaHistor
 def test_types_that_the_node_named_while_the_disk_was_full_are_stored_later(
     history: SchemaHistory, tmp_path: Path
 ) -> None:
-    """As its tables are."""
+    """The same holds for its tables."""
     history.add(NodeSchema(node_id=_NODE, schema={**_schema().schema, "types": []}))
     database = history._opened()._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
@@ -374,7 +377,7 @@ def test_types_that_the_node_named_while_the_disk_was_full_are_stored_later(
 
 
 def test_what_the_node_says_replaces_what_the_log_told(history: SchemaHistory) -> None:
-    """The same statement seen twice is one definition, also when the log is read again."""
+    """The same change from both sources is one definition, also when the log is read again."""
     history.add(_schema())
     key = _column("t", "k", "int", "partition_key")
     history.note(_change(_OLD, 2 * _S, cdc=True, columns=[key]), 1, 200)
@@ -385,7 +388,7 @@ def test_what_the_node_says_replaces_what_the_log_told(history: SchemaHistory) -
 
 
 def test_of_a_table_that_is_altered_all_day_the_last_places_are_kept(history: SchemaHistory, tmp_path: Path) -> None:
-    """The file does not grow with every ALTER for ever."""
+    """The file must not grow with every ALTER."""
     history.add(_schema(_table(_OLD, "t", written_us=1)))
     for at in range(1, 251):
         history.note(_change(_OLD, 1, cdc=True), at, 100)
@@ -398,7 +401,7 @@ def test_of_a_table_that_is_altered_all_day_the_last_places_are_kept(history: Sc
 
 
 def test_what_the_node_said_while_the_disk_was_full_is_stored_later(history: SchemaHistory, tmp_path: Path) -> None:
-    """The next look at the node finds nothing new, and stores what the one before could not."""
+    """The next answer of the node is the same, and it is stored then."""
     history.add(_schema(_table(_OLD, "t", written_us=1)))
     database = history._opened()._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
@@ -416,7 +419,7 @@ def test_what_the_node_said_while_the_disk_was_full_is_stored_later(history: Sch
 
 
 def test_the_log_may_tell_first_of_a_table_that_the_node_named_while_the_disk_was_full(history: SchemaHistory) -> None:
-    """Its definition is no news then, but it has to be gone by: else the table's mutations are parked behind later ones."""
+    """The definition is not new then, but it must be used. Otherwise the table's mutations would be parked."""
     key, column = _column("t", "k", "int", "partition_key"), _column("t", "v", "int")
     history.add(_schema(_table(_OLD, "t", written_us=1 * _S)))
     database = history._opened()._database
@@ -434,7 +437,10 @@ def test_the_log_may_tell_first_of_a_table_that_the_node_named_while_the_disk_wa
 
 
 def test_the_file_is_a_schema_for_cdc_decode(history: SchemaHistory, tmp_path: Path) -> None:
-    """Also of tables that were dropped, while the agent writes to it; a damaged one is a mistake of the user."""
+    """It includes dropped tables, and can be read while the agent writes to it.
+
+    A damaged file is a configuration error.
+    """
     history.add(_schema(_table(_OLD, "t", written_us=5), key_type="text"))
     history.add(_schema(_table(_NEW, "t", written_us=9)))
     tables = load_schema(tmp_path / "schema.sqlite")
@@ -446,7 +452,10 @@ def test_the_file_is_a_schema_for_cdc_decode(history: SchemaHistory, tmp_path: P
 
 
 def test_the_copy_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    """Its tables, dropped ones too, are known; the file goes; what the node dates later is the same definition."""
+    """Its tables are known, also dropped ones, and the file is deleted.
+
+    A later time from the node does not create another definition.
+    """
     dropped, now = _schema(_table(_OLD, "t")), _schema(_table(_NEW, "t"))
     copy = {"node_id": str(_NODE), "schema": now.schema, "dropped": [dropped.schema]}
     path = tmp_path / "node-schema.json"
@@ -462,7 +471,7 @@ def test_the_copy_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_damaged_copy_of_an_earlier_version_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The node is asked; the file stays for its operator."""
+    """The node is asked, and the file stays for the operator."""
     (tmp_path / "node-schema.json").write_bytes(b"{")
     _reopened(tmp_path).close()
     [record] = caplog.records
@@ -473,7 +482,7 @@ def test_a_damaged_copy_of_an_earlier_version_is_told(tmp_path: Path, caplog: py
 def test_a_damaged_store_is_set_aside_and_made_again(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is never taken for an empty schema in silence: the log says what is lost, the node is asked again."""
+    """It does not silently count as an empty schema. The log reports the loss, and the node is asked again."""
     (tmp_path / "schema.sqlite").write_bytes(content)
     history = _reopened(tmp_path)
     [record] = caplog.records
@@ -492,7 +501,7 @@ def test_a_damaged_store_is_set_aside_and_made_again(
 def test_changed_bytes_of_a_definition_are_noticed(
     history: SchemaHistory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each row has a checksum: a column is never read by a type that nobody wrote."""
+    """Each row has a checksum, so a column is never read with a type that was not stored."""
     history.add(_schema(_table(_OLD, "t"), columns=[_column("t", "v", "bigint")]))
     history.close()
     path = tmp_path / "schema.sqlite"
@@ -506,7 +515,7 @@ def test_changed_bytes_of_a_definition_are_noticed(
 
 
 def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
-    """The process is killed while it goes on adding: all that `note` returned for is there."""
+    """The process is killed while it adds changes. All changes that `note` has returned for are stored."""
     script = (
         "import sys; from pathlib import Path; from uuid import UUID\n"
         "from change_agent.schema.schema_history import SchemaHistory\n"
@@ -533,7 +542,7 @@ def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_at_the_start_is_not_taken_for_damage(tmp_path: Path) -> None:
-    """Nothing is set aside; when there is room the same call reads what was stored, once."""
+    """The file is not set aside. When there is space, the same call reads it."""
     history = SchemaHistory(tmp_path)
     history.add(_schema(_table(_OLD, "t")))
     history.close()
@@ -553,7 +562,7 @@ def test_a_disk_that_is_full_at_the_start_is_not_taken_for_damage(tmp_path: Path
 
 
 def test_a_node_that_confirms_its_schema_for_a_month_takes_no_more_disk(tmp_path: Path) -> None:
-    """Each confirmation is written; the write-ahead log begins anew after 32 pages, so three minutes show what a month does."""
+    """The write-ahead log begins again after 32 pages, so a thousand confirmations show the same size as a month."""
     store = SchemaStore(tmp_path)
     for number in range(1_000):
         store.set_meta("confirmed_ms", str(number))

@@ -1,4 +1,4 @@
-"""SchemaMoments: which entries are certainly behind a change of `cdc`, when the reader does not follow the log's order."""
+"""SchemaMoments: which entries are certainly after a change of `cdc`, when segments are not read in the log's order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _S = 1_000_000
 
 
 def _known(off_since_us: int, places: Sequence[LogPlace] = ()) -> KnownTables:
-    """The table's `cdc` was turned off then, and still is."""
+    """Tables of which one had its `cdc` turned off at this time."""
     table = GOLDEN.tables()[_TABLE_ID]
     on = TableVersion(table=table, since_us=1, confirmed_us=off_since_us - 10 * _S)
     off = TableVersion(table=replace(table, cdc=False), since_us=off_since_us, confirmed_us=None)
@@ -44,7 +44,7 @@ def _known(off_since_us: int, places: Sequence[LogPlace] = ()) -> KnownTables:
 
 
 class _Moments:
-    """Times are seconds after the write of the entry; `cdc` was turned off 50 s after it."""
+    """Times are in seconds after the write of the entry. `cdc` was turned off 50 s after it."""
 
     def __init__(self, *places: tuple[int, int]) -> None:
         since_us = _WRITTEN_US + 50 * _S
@@ -77,7 +77,7 @@ def _ms(after_s: int) -> int:
 
 
 def test_what_comes_behind_a_segment_that_was_read_is_not_older_than_that() -> None:
-    """The log's order alone shows it: the write time is the client's."""
+    """Only the order of the log proves it, because the client chooses the write time."""
     moments = _Moments()
     moments.begin(7, 100)
     assert moments.is_published()
@@ -87,7 +87,7 @@ def test_what_comes_behind_a_segment_that_was_read_is_not_older_than_that() -> N
 
 
 def test_a_segment_that_is_read_again_says_nothing_about_the_time_of_others() -> None:
-    """Newer ones come first of them, before all others; and their files may have been made just now."""
+    """The newest of them are read first, and all of them before other segments. Their files may be new."""
     moments = _Moments()
     moments.read(key_of_reading_again(8), 5000)
     moments.begin(key_of_reading_again(7), 5000)
@@ -98,7 +98,7 @@ def test_a_segment_that_is_read_again_says_nothing_about_the_time_of_others() ->
 
 
 def test_the_changes_of_a_segment_that_is_read_again_hold_only_behind_them_in_it() -> None:
-    """A place in a newer segment is behind what comes next, although its key is lower."""
+    """A position in the newer segment is later in the log than the segment that is read next, whose key is higher."""
     newer, older = key_of_reading_again(8), key_of_reading_again(7)
     moments = _Moments((newer, 50))
     moments.begin(newer, 5000)
@@ -113,7 +113,7 @@ def test_the_changes_of_a_segment_that_is_read_again_hold_only_behind_them_in_it
 
 
 def test_entries_that_come_once_more_are_not_taken_for_new_ones() -> None:
-    """Those behind a truncation, of the segment that is being read."""
+    """The entries after a truncation are read again from the present segment."""
     moments = _Moments()
     moments.read(7, 100)
     moments.begin(7, 300, goes_back=True)
@@ -123,7 +123,7 @@ def test_entries_that_come_once_more_are_not_taken_for_new_ones() -> None:
 
 
 def test_a_segment_that_could_not_be_read_is_not_behind_itself() -> None:
-    """It is tried again: its entries were written before its last sync, not behind it."""
+    """The reading is repeated. Its entries were written before its last sync, not after it."""
     moments = _Moments()
     moments.begin(7, 100)
     moments.begin(7, 100)
@@ -131,7 +131,7 @@ def test_a_segment_that_could_not_be_read_is_not_behind_itself() -> None:
 
 
 def test_a_segment_that_was_written_while_the_clock_was_ahead_says_nothing_about_the_next() -> None:
-    """The node's clock was set back between them."""
+    """The node's clock was set back between the two segments."""
     moments = _Moments()
     moments.read(7, 5000)
     moments.begin(8, 300)
@@ -139,7 +139,7 @@ def test_a_segment_that_was_written_while_the_clock_was_ahead_says_nothing_about
 
 
 class _TurnedOff(MemoryTables):
-    """`cdc` of the table was turned off then, for good."""
+    """Tables of which one had its `cdc` turned off at this time."""
 
     def __init__(self, since_s: float) -> None:
         super().__init__(GOLDEN.tables())
@@ -153,7 +153,7 @@ class _TurnedOff(MemoryTables):
 def test_changes_that_were_written_while_cdc_was_on_are_published_whatever_is_reprocessed(
     tmp_path: Path, reprocessed: int
 ) -> None:
-    """The agent was down since before the flag went off. The files in `reprocess` were made just now."""
+    """The agent stopped before `cdc` was turned off. The files in `reprocess` are new."""
     now = time.time()
     first_id = int((now - 4000) * 1000)
     agent = StagedAgent(tmp_path, _TurnedOff(now - 3000))

@@ -1,4 +1,4 @@
-"""Sections that Cassandra would not write: lengths that lie, bombs, unknown encodings, keys that are not there."""
+"""Sections that Cassandra would not write: wrong lengths, compression bombs, unknown encodings, missing keys."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _block(plain: bytes, *, plain_length: int | None = None, length: int | None 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the segment of the test stands."""
+    """The path of the test's segment."""
     return tmp_path / f"CommitLog-7-{SEGMENT_ID}.log"
 
 
@@ -76,7 +76,7 @@ def _error(path: Path, options: SegmentOptions | None = None) -> CommitLogReadEr
 @every_compressor
 @pytest.mark.parametrize("package", ["", "org.apache.cassandra.io.compress."])
 def test_a_class_is_known_with_and_without_its_package(name: str, package: str, path: Path) -> None:
-    """An empty section, which a node writes when it closes a segment, holds nothing; parameters do not matter."""
+    """A node that closes a segment writes an empty section. The parameters have no effect on reading."""
     parameters = {"compressionClass": package + name, "compressionParameters": {"compression_level": "9"}}
     compress = COMPRESSORS[name]
     _write(path, parameters, (len(ENTRY), compress(ENTRY)), (0, compress(b"")), (2 * len(ENTRY), compress(ENTRY * 2)))
@@ -92,7 +92,7 @@ def test_deflate_makes_nothing_of_nothing(path: Path) -> None:
 @every_compressor
 @pytest.mark.parametrize("claimed", [0, len(ENTRY) - 1, len(ENTRY) + 1, 100_000, 2**31 - 1, -1])
 def test_a_length_that_lies_is_refused(name: str, claimed: int, path: Path) -> None:
-    """Also a smaller one: entries would be lost, and all later positions be wrong."""
+    """A length that is too small would lose entries and make all later positions wrong."""
     _write(path, {"compressionClass": name}, (claimed, COMPRESSORS[name](ENTRY)))
     error = _error(path)
     assert isinstance(error, MalformedSegmentError)
@@ -101,7 +101,7 @@ def test_a_length_that_lies_is_refused(name: str, claimed: int, path: Path) -> N
 
 @every_compressor
 def test_bytes_that_the_compressor_did_not_write_are_refused(name: str, path: Path) -> None:
-    """None at all, too."""
+    """The section may have no bytes at all."""
     for encoded in (b"", b"\xff" * 40):
         _write(path, {"compressionClass": name}, (len(ENTRY), encoded))
         assert isinstance(_error(path), MalformedSegmentError)
@@ -109,7 +109,7 @@ def test_bytes_that_the_compressor_did_not_write_are_refused(name: str, path: Pa
 
 @pytest.mark.parametrize("name", ["LZ4Compressor", "SnappyCompressor", "DeflateCompressor", "ZstdCompressor"])
 def test_a_bomb_is_refused_before_memory_is_taken(name: str, path: Path) -> None:
-    """Whether it claims its real length, which no segment has, or a small one."""
+    """The bomb claims its real length, which is larger than a segment may be, or a small one."""
     bomb = COMPRESSORS[name](bytes(32 << 20))
     for claimed in (32 << 20, 2**31 - 1, 1000):
         _write(path, {"compressionClass": name}, (claimed, bomb))
@@ -123,7 +123,7 @@ def test_a_bomb_is_refused_before_memory_is_taken(name: str, path: Path) -> None
 
 
 def test_a_few_bytes_cannot_claim_much_memory(path: Path) -> None:
-    """A length that these bytes cannot hold is refused, though a segment could be so large."""
+    """The length is refused because these bytes cannot hold it, although a segment may be so large."""
     for name in ("LZ4Compressor", "SnappyCompressor", "DeflateCompressor", "ZstdCompressor"):
         claimed = 200 << 20
         _write(path, {"compressionClass": name}, (claimed, claimed.to_bytes(4, "little") + b"x" * 1000))
@@ -137,7 +137,7 @@ def test_a_few_bytes_cannot_claim_much_memory(path: Path) -> None:
 
 
 def test_a_segment_larger_than_the_limit_says_what_raises_it(path: Path) -> None:
-    """The limit counts all sections of a segment, and is commitlog_segment_size when that is larger than the default."""
+    """The limit counts all sections. It is commitlog_segment_size if that is larger than the default."""
     section = (len(ENTRY), COMPRESSORS["NoopCompressor"](ENTRY))
     _write(path, {"compressionClass": "NoopCompressor"}, section, section)
     size = len(header_bytes(SEGMENT_ID, parameters={"compressionClass": "NoopCompressor"})) + 2 * (8 + len(ENTRY))
@@ -147,7 +147,7 @@ def test_a_segment_larger_than_the_limit_says_what_raises_it(path: Path) -> None
 
 
 def test_a_section_that_is_too_long_is_not_read(path: Path) -> None:
-    """What is encoded may be somewhat longer than what it stands for, not more."""
+    """The encoded bytes may be only a little longer than the decoded ones."""
     _write(path, {"compressionClass": "LZ4Compressor"}, (1000, bytes(3_000_000)))
     tracemalloc.start()
     try:
@@ -159,7 +159,7 @@ def test_a_section_that_is_too_long_is_not_read(path: Path) -> None:
 
 
 def test_a_class_that_is_not_cassandras_is_refused(path: Path) -> None:
-    """With its name, and what is supported."""
+    """The error has the name of the class, and the supported ones."""
     _write(path, {"compressionClass": "com.example.MyCompressor"})
     error = _error(path)
     assert isinstance(error, UnsupportedEncodingError)
@@ -170,14 +170,14 @@ def test_a_class_that_is_not_cassandras_is_refused(path: Path) -> None:
 
 
 def test_blocks_make_a_section(path: Path) -> None:
-    """Entries cross them; a compressor that the header names too is not used."""
+    """Entries may cross blocks. A compressor in the same header is not used."""
     blocks = _block(ENTRY[:5]) + _block(ENTRY[5:] + ENTRY[:7]) + _block(ENTRY[7:])
     _write(path, {**ENCRYPTED, "compressionClass": "DeflateCompressor"}, (2 * len(ENTRY), blocks), (0, b""))
     assert _payloads(path) == [PAYLOAD] * 2
 
 
 def test_a_header_without_alias_is_not_encrypted(path: Path) -> None:
-    """As for Cassandra, which writes both or none."""
+    """The same holds in Cassandra, which writes both or none."""
     _write(path, {"encCipher": "x", "compressionClass": "NoopCompressor"}, (len(ENTRY), ENTRY))
     assert _payloads(path) == [PAYLOAD]
 
@@ -202,13 +202,13 @@ def test_a_header_without_alias_is_not_encrypted(path: Path) -> None:
     ],
 )
 def test_blocks_that_do_not_fit_are_refused(length: int, encoded: bytes, path: Path) -> None:
-    """Whatever lies: the section's length, the block's lengths, or the key."""
+    """The section's length, a block's length or the key is wrong."""
     _write(path, ENCRYPTED, (length, encoded))
     assert isinstance(_error(path), MalformedSegmentError)
 
 
 def test_a_key_that_cannot_be_had_is_told_with_its_alias(path: Path) -> None:
-    """Nothing given, not in the store, or of a size that AES does not have."""
+    """No keys are given, the store lacks the key, or AES has no keys of its size."""
     _write(path, ENCRYPTED, (len(ENTRY), _block(ENTRY)))
     error = _error(path, SegmentOptions())
     assert isinstance(error, SegmentKeyError)
@@ -225,13 +225,13 @@ def test_a_key_that_cannot_be_had_is_told_with_its_alias(path: Path) -> None:
 
 @pytest.mark.parametrize("iv", [None, "", "00" * 15, "00" * 17, "zz" * 16])
 def test_a_wrong_initialization_vector_is_refused(iv: str | None, path: Path) -> None:
-    """AES has one of 16 bytes."""
+    """AES needs 16 bytes."""
     _write(path, {**ENCRYPTED, "encIV": iv})
     assert isinstance(_error(path), MalformedSegmentError)
 
 
 def test_a_cipher_that_is_not_known_is_refused(path: Path) -> None:
-    """A file is never read by another cipher than its own."""
+    """A file must not be decrypted with another cipher."""
     _write(path, {**ENCRYPTED, "encCipher": "AES/GCM/NoPadding"})
     error = _error(path)
     assert isinstance(error, UnsupportedEncodingError)

@@ -1,4 +1,4 @@
-"""SegmentFollower: golden segments that grow, end, are moved and deleted. The broker is in memory."""
+"""SegmentFollower: golden segments that grow, end, are moved and are deleted. The broker is in memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, paylo
 from tests.golden.segments import ENCODED_SEGMENTS, GoldenSegment
 from tests.topics.events_topic import wait_until
 
-# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+# Ids of a node that started now, so that no segment seems to belong to an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
 
 
 def test_a_finished_segment_is_published_and_then_deleted(agent: StagedAgent) -> None:
-    """Both files go, after the position was stored as finished."""
+    """Both files are deleted after the segment is stored as finished."""
     agent.segment(_ID, segment_bytes(_ID, [payloads(3), payloads(2)]), "5\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is deleted")
     assert len(agent.published) == 5
@@ -29,7 +29,7 @@ def test_a_finished_segment_is_published_and_then_deleted(agent: StagedAgent) ->
 
 
 def test_nothing_is_deleted_before_everything_is_acknowledged(agent: StagedAgent) -> None:
-    """Read to the end is not enough."""
+    """Reading to the end is not enough."""
     agent.acknowledges = False
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "5\nCOMPLETED")
     wait_until(lambda: len(agent.published) == 3, "all is read")
@@ -40,7 +40,7 @@ def test_nothing_is_deleted_before_everything_is_acknowledged(agent: StagedAgent
 
 
 def test_a_segment_is_followed_as_its_index_moves(agent: StagedAgent) -> None:
-    """Only what the index says is on disk is read; what was read before is not read again."""
+    """The index says how far Cassandra has synced. Only that part is read, and no entry twice."""
     whole = segment_bytes(_ID, [payloads(2), payloads(4)])
     first = len(segment_bytes(_ID, [payloads(2)]))
     agent.segment(_ID, whole, str(first))
@@ -66,7 +66,7 @@ def test_segments_are_read_in_the_order_of_their_ids(tmp_path: Path, tables: Mem
 
 
 def test_a_restart_goes_on_behind_what_was_acknowledged(tmp_path: Path, tables: MemoryTables) -> None:
-    """Not before it, for nothing may come twice; not behind it, for nothing may be lost."""
+    """No event is published twice, and none is lost."""
     whole = segment_bytes(_ID, [payloads(2), payloads(4)])
     first = StagedAgent(tmp_path, tables)
     first.segment(_ID, whole, str(len(segment_bytes(_ID, [payloads(2)]))))
@@ -82,7 +82,7 @@ def test_a_restart_goes_on_behind_what_was_acknowledged(tmp_path: Path, tables: 
 
 
 def test_a_deleted_segment_that_comes_back_is_deleted_again_unread(tmp_path: Path, tables: MemoryTables) -> None:
-    """Cassandra links segments again when it replays them; also while the agent runs, and after its restart."""
+    """Cassandra links segments again when it replays them. The same holds after a restart of the agent."""
     content = segment_bytes(_ID, [payloads(3)])
     for run in range(2):
         agent = StagedAgent(tmp_path, tables)
@@ -96,7 +96,7 @@ def test_a_deleted_segment_that_comes_back_is_deleted_again_unread(tmp_path: Pat
 
 
 def test_a_segment_of_an_earlier_start_is_read_to_its_end_whatever_its_index_says(agent: StagedAgent) -> None:
-    """The node was killed: the index is too small, was never completed, and the log goes on behind it."""
+    """The node was killed. The index is too small and not completed, and the log has more entries."""
     whole = segment_bytes(_ID, [payloads(2), payloads(4)])
     agent.segment(_ID, whole, str(len(segment_bytes(_ID, [payloads(2)]))))
     wait_until(lambda: len(agent.published) == 2, "the synced part is read")
@@ -107,7 +107,7 @@ def test_a_segment_of_an_earlier_start_is_read_to_its_end_whatever_its_index_say
 
 
 def test_no_value_of_a_row_reaches_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Published, parked, skipped for its checksum, set aside: the log names places, at INFO and above."""
+    """Mutations are published, parked, skipped and set aside. At INFO and above, the log has only positions."""
     caplog.set_level("INFO")
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
@@ -132,10 +132,10 @@ def test_no_value_of_a_row_reaches_the_log(tmp_path: Path, caplog: pytest.LogCap
     "golden", [each for each in ENCODED_SEGMENTS if each.line.startswith("5.0-")], ids=lambda golden: golden.line
 )
 def test_an_encoded_segment_is_followed_by_decoded_positions(golden: GoldenSegment, tmp_path: Path) -> None:
-    """Its index counts decoded bytes, beyond the end of the file; an agent that restarts goes on in mid-segment."""
+    """Its index counts decoded bytes, more than the file has. A new agent continues in the middle of the segment."""
     ends = [entry.position for entry in golden.entries()]
     index = tmp_path / "cdc_raw" / f"{golden.path.stem}_cdc.idx"
-    # A table without cdc, and what was written only to a column that is dropped since, make no event.
+    # A table without cdc, and a write to only a dropped column, cause no event.
     mutations = [json.loads(line) for line in golden.expected()]
     rows = [each["position"] for each in mutations if any(map(_makes_an_event, each["updates"]))]
     half = rows[8]
@@ -167,7 +167,7 @@ def _makes_an_event(update: dict[str, object]) -> bool:
 def test_a_segment_that_is_moved_between_a_look_and_its_opening_is_read_before_newer_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guard off-loads it just then: the order of keys holds."""
+    """The guard moves the segment then. The order of keys must hold."""
     agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     logs = [agent.segment(each, segment_bytes(each, [payloads(3)]), "9\nCOMPLETED") for each in (_ID, _ID + 1)]
     look = agent._watcher.segments

@@ -1,4 +1,4 @@
-"""Ids of finished segments: a set of any size in a few runs, and work by what is new."""
+"""SegmentIds: finished segments as a few runs of ids. The work of an update depends on the number of new ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ids(found: SegmentIds) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_holds_what_a_set_holds(seed: int) -> None:
-    """Ids that are added and removed in any order, negative ones among them; runs never touch each other."""
+    """Ids are added and removed in any order, including negative ones. Two runs are never adjacent."""
     drawn = random.Random(seed)
     expected: set[int] = set()
     found = SegmentIds()
@@ -46,7 +46,7 @@ def test_it_holds_what_a_set_holds(seed: int) -> None:
 
 
 def test_there_are_never_more_runs_than_can_come_back() -> None:
-    """The lowest are forgotten, but not those whose files are there, nor what is read again on request."""
+    """The lowest ids are forgotten, except ids whose files exist, and second readings."""
     found = SegmentIds([(-7, -7), *((each, each) for each in range(0, 2 * _MOST_RUNS - 2, 2))])
     assert len(found.runs) == _MOST_RUNS
     found = found.adding([2 * _MOST_RUNS], present=[4])
@@ -55,12 +55,12 @@ def test_there_are_never_more_runs_than_can_come_back() -> None:
 
 
 def test_of_a_long_run_its_end_is_stored() -> None:
-    """An earlier version, which the agent may be taken back to, makes a set of what is stored."""
+    """An earlier version, to which the agent may be rolled back, expands the stored runs to a set."""
     assert SegmentIds([(1, 2), (5, _TEN_MILLION)]).as_json() == f"[[1, 2], [{_TEN_MILLION - 19_999}, {_TEN_MILLION}]]"
 
 
 class _NoFiles:
-    """Segments whose files are all gone."""
+    """No files of segments exist."""
 
     def let_go(self, finished: Container[int], lost: Container[int], faulty: Mapping[int, str]) -> frozenset[int]:
         return frozenset()
@@ -70,7 +70,7 @@ class _NoFiles:
 
 
 class _NotListed(_NoFiles):
-    """Nothing has been listed yet, so no file is known to be gone."""
+    """No folder has been listed yet, so no file is known to be missing."""
 
     def present(self) -> None:
         return None
@@ -92,7 +92,7 @@ def test_second_readings_stay_finished_until_the_folder_was_listed(tmp_path: Pat
 
 
 def _bytes_of_a_store(directory: Path, finished: int) -> int:
-    """What is allocated at most while one more segment finishes and positions are stored, beside so many finished ones."""
+    """Return the peak of allocated memory when one more segment finishes, with this number of finished ones."""
     positions = InflightPositions(max_events=10, max_bytes=10)
     store = OffsetStore(directory)
     store.load()
@@ -112,6 +112,6 @@ def _bytes_of_a_store(directory: Path, finished: int) -> int:
 
 
 def test_the_work_of_a_store_is_by_what_is_new(tmp_path: Path) -> None:
-    """Ten million ids cost what a thousand cost, to a kilobyte."""
+    """The difference between a thousand and ten million ids is less than a kilobyte."""
     few, many = (_bytes_of_a_store(tmp_path / str(count), count) for count in (1_000, _TEN_MILLION))
     assert abs(many - few) < 1_000, (few, many)

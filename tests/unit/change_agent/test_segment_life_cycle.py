@@ -1,7 +1,7 @@
 """The life cycle of segments: without index, of other versions, of earlier starts, damaged, moved, on a full disk.
 
-Real files and all stages of an agent; the schema and the broker are in memory. The traps are those that other readers of
-`cdc_raw` are known to have fallen into.
+Real files and all stages of an agent; the schema and the broker are in memory. The cases are known failures of other
+readers of `cdc_raw`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads, trac
 from tests.golden.segments import GOLDEN_SEGMENTS
 from tests.topics.events_topic import wait_until
 
-# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+# Ids of a node that started now, so that no segment seems to belong to an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
 _OLD_S = 60.0
 
 
 def _age(path: Path, seconds: float = _OLD_S) -> None:
-    # Also older than the ids, which were made when the tests were collected.
+    # The time is also earlier than the ids, which were created when the tests were collected.
     then = min(time.time(), _ID / 1000) - seconds
     os.utime(path, (then, then))
 
 
 def _forget_by_cassandra(agent: StagedAgent, segment_id: int) -> None:
-    """Cassandra removes the segment from its own commit log folder."""
+    """Remove the segment from Cassandra's own commit log folder."""
     (agent.cdc_raw.parent / f"CommitLog-7-{segment_id}.log").unlink()
 
 
 def test_a_hard_link_without_index_is_neither_read_nor_deleted(agent: StagedAgent) -> None:
-    """Cassandra links a segment when it makes it, long before it holds a change: it is not lag, and not ours."""
+    """Cassandra links a new segment long before it has a change. It is not lag, and the agent must not delete it."""
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(1)]), "9\nCOMPLETED")
     wait_until(lambda: len(agent.published) == 1, "the other segment is read")
@@ -47,7 +47,7 @@ def test_a_hard_link_without_index_is_neither_read_nor_deleted(agent: StagedAgen
 
 
 def test_an_orphan_without_index_that_cassandra_has_unlinked_is_read_and_deleted(agent: StagedAgent) -> None:
-    """Left behind by a stop of the node; it counts against cdc_total_space. What it holds is published, not assumed."""
+    """The stop of a node left it behind, and it counts for cdc_total_space. It may have changes, so it is read."""
     log = agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), None)
     _age(log)
     _forget_by_cassandra(agent, _ID)
@@ -56,7 +56,7 @@ def test_an_orphan_without_index_that_cassandra_has_unlinked_is_read_and_deleted
 
 
 def test_an_orphan_of_an_earlier_start_of_the_node_is_read_and_deleted(agent: StagedAgent) -> None:
-    """Last written before a segment of a later start was made, which has an index."""
+    """It was last written before the creation of a segment of a later start, which has an index."""
     log = agent.segment(_ID, segment_bytes(_ID, [[]]), None)
     _age(log)
     agent.segment(_ID + 1_000, segment_bytes(_ID + 1_000, [payloads(1)]), "9")
@@ -67,7 +67,7 @@ def test_an_orphan_of_an_earlier_start_of_the_node_is_read_and_deleted(agent: St
 def test_a_segment_that_was_made_in_advance_is_not_taken_for_an_orphan_when_ids_are_ahead_of_the_clock(
     agent: StagedAgent,
 ) -> None:
-    """After the clock went back, Cassandra counts on from its highest id: the newest link may still get changes."""
+    """After its clock was set back, Cassandra continues from its highest id. The newest link may still get changes."""
     ahead = _ID + 86_400_000
     agent.segment(ahead, segment_bytes(ahead, [payloads(1)]), "100")
     agent.segment(ahead + 1, segment_bytes(ahead + 1, [[]]), None)
@@ -78,7 +78,10 @@ def test_a_segment_that_was_made_in_advance_is_not_taken_for_an_orphan_when_ids_
 
 
 def test_a_torn_or_shrinking_index_never_takes_the_reader_back(agent: StagedAgent) -> None:
-    """Cassandra rewrites it in place: empty, or the first digits only. Nothing comes twice, nothing is deleted."""
+    """Cassandra rewrites it in place, so it may be empty or have only its first digits.
+
+    Nothing is read twice or deleted.
+    """
     first = len(segment_bytes(_ID, [payloads(2)]))
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), str(first))
     wait_until(lambda: len(agent.published) == 2, "the first section is read")
@@ -92,14 +95,17 @@ def test_a_torn_or_shrinking_index_never_takes_the_reader_back(agent: StagedAgen
 
 
 def test_an_index_that_replay_writes_below_the_end_of_the_log_loses_nothing(agent: StagedAgent) -> None:
-    """After a crash it holds the file's physical length, which may lie below the last position: markers decide."""
+    """After a crash it has the physical length of the file, which may be below the last position.
+
+    The markers decide.
+    """
     agent.segment(_ID, segment_bytes(_ID, [payloads(2), payloads(4)]), "40\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is finished")
     assert len(agent.published) == 6
 
 
 def test_a_segment_of_cassandra_3_11_has_no_index_and_is_read_when_it_appears(tmp_path: Path) -> None:
-    """There, a segment is moved to cdc_raw when Cassandra is done with it; also a leftover after an upgrade."""
+    """Cassandra 3.11 moves a segment to cdc_raw when it is complete. Such a file may be left after an upgrade."""
     golden = next(each for each in GOLDEN_SEGMENTS if each.version == 6)
     agent = StagedAgent(tmp_path, MemoryTables(golden.tables()))
     agent.start()
@@ -116,7 +122,7 @@ def test_a_segment_of_cassandra_3_11_has_no_index_and_is_read_when_it_appears(tm
 def test_a_segment_of_an_unknown_version_is_left_untouched_and_told(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A later Cassandra wrote it: it is neither skipped in silence nor deleted, and the others go on."""
+    """A later Cassandra wrote it. It is reported and not deleted, and the other segments are read."""
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[3] = 9
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
@@ -129,7 +135,7 @@ def test_a_segment_of_an_unknown_version_is_left_untouched_and_told(
 
 
 def test_a_faulty_segment_is_not_set_aside_before_its_good_events_are_acknowledged(agent: StagedAgent) -> None:
-    """Errors are no reason to let go of anything: not of the file, not of what could be read."""
+    """A fault is no reason to give up the file or the good events."""
     agent.acknowledges = False
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
@@ -143,7 +149,7 @@ def test_a_faulty_segment_is_not_set_aside_before_its_good_events_are_acknowledg
 
 
 def test_a_fault_that_was_skipped_before_a_restart_still_sets_the_segment_aside(tmp_path: Path) -> None:
-    """The position is behind the bad entry by then; the file must not count as read in full."""
+    """The stored position is after the bad entry, but the file must not count as read in full."""
     content = bytearray(segment_bytes(_ID, [payloads(2), payloads(1)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     first = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
@@ -163,7 +169,7 @@ def test_a_fault_that_was_skipped_before_a_restart_still_sets_the_segment_aside(
 def test_what_is_no_segment_is_told_once_counted_and_left_alone(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Foreign names, a folder, links, an empty file: the agent goes on, and deletes none of them."""
+    """Foreign names, a folder, links, a pipe and an empty file. The agent deletes none of them."""
     cdc_raw = agent.cdc_raw
     (cdc_raw / "notes.txt").write_text("mine")
     (cdc_raw / "CommitLog-7-99999999999999999999.log").write_text("its id is no Java long")
@@ -187,7 +193,7 @@ def test_what_is_no_segment_is_told_once_counted_and_left_alone(
 def test_a_finished_segment_that_cannot_be_deleted_is_told_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A folder in its place stands for a file system that refuses; when it gives way, the file goes."""
+    """A folder in its place stands for a file system that refuses. When the folder is gone, the file is deleted."""
     archiver = SegmentArchiver(tmp_path / "error")
     log = tmp_path / "CommitLog-7-1.log"
     (log / "inside").mkdir(parents=True)
@@ -202,7 +208,7 @@ def test_a_finished_segment_that_cannot_be_deleted_is_told_once_and_tried_again(
 def test_while_positions_cannot_be_stored_no_segment_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk: one line, events go on, and everything is deleted when there is room again."""
+    """On a full disk, the log has one line and events are published. Segments are deleted when there is space."""
     agent = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     full = True
     store = OffsetStore.store
@@ -230,7 +236,7 @@ def test_while_positions_cannot_be_stored_no_segment_is_deleted(
 def test_a_segment_of_which_reading_is_denied_is_tried_again_and_never_set_aside(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rights say nothing about the bytes. Told once; read when it may be."""
+    """Missing rights do not mean damage. The log reports it once, and the segment is read when it is readable."""
     content = segment_bytes(_ID, [payloads(3)])
     denied = True
     opened = Path.open
@@ -256,7 +262,7 @@ def test_a_segment_of_which_reading_is_denied_is_tried_again_and_never_set_aside
 
 
 def test_a_reason_file_says_what_to_do(tmp_path: Path) -> None:
-    """Who finds the folder months later needs no other text."""
+    """An operator who finds the folder months later needs no other document."""
     log = tmp_path / "CommitLog-7-1.log"
     log.write_bytes(b"bytes")
     assert SegmentArchiver(tmp_path / "error").set_aside(log, "position 5: broken")
@@ -270,7 +276,7 @@ def test_a_reason_file_says_what_to_do(tmp_path: Path) -> None:
 def test_a_segment_that_went_before_the_newest_positions_were_damaged_is_not_taken_for_lost(
     tmp_path: Path, faulty: bool
 ) -> None:
-    """Nothing was written after it. The generation before says that it may be gone, too."""
+    """Nothing was stored after the segment was deleted. The generation before says that it may be missing."""
     content = bytearray(segment_bytes(_ID, [payloads(2), payloads(4)]))
     if faulty:
         content[len(segment_bytes(_ID, [payloads(3)])) + 25] ^= 1

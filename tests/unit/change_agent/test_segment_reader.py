@@ -1,4 +1,4 @@
-"""SegmentReader: framing, resuming, following a segment that grows, and what it refuses."""
+"""SegmentReader: framing, resuming, following a growing segment, and refused content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOADS = [bytes([65 + index]) * (10 + index) for index in range(6)]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the segment of the test stands."""
+    """The path of the test's segment."""
     return tmp_path / NAME
 
 
@@ -45,7 +45,7 @@ def _error(path: Path) -> CommitLogReadError:
 
 
 def test_sections_are_read_in_order(path: Path) -> None:
-    """An entry's position is its end, behind the checksum; empty sections hold nothing."""
+    """An entry's position is the end of its checksum. A section may be empty."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS[:2], [], PAYLOADS[2:]]))
     with SegmentReader(path) as reader:
         entries = list(reader.read())
@@ -56,13 +56,13 @@ def test_sections_are_read_in_order(path: Path) -> None:
 
 
 def test_zeros_behind_the_last_section_end_the_segment(path: Path) -> None:
-    """Cassandra allocates segments in full."""
+    """Cassandra allocates segments at their full size."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS]) + b"\0" * 5000)
     assert _entries(path) == PAYLOADS
 
 
 def test_zeros_end_the_last_section_too(path: Path) -> None:
-    """As for Cassandra: a size of zero is the end of the log."""
+    """As in Cassandra, a size of zero is the end of the log."""
     body = b"".join(map(entry_bytes, PAYLOADS[:2])) + b"\0" * 100
     marker = sync_marker_bytes(SEGMENT_ID, FIRST, FIRST + 8 + len(body))
     path.write_bytes(header_bytes(SEGMENT_ID) + marker + body + b"\0" * 1000)
@@ -70,7 +70,7 @@ def test_zeros_end_the_last_section_too(path: Path) -> None:
 
 
 def test_a_hole_of_zeros_is_not_taken_for_the_end(path: Path) -> None:
-    """When a section follows, entries were lost: that must not pass in silence."""
+    """If another section follows, entries were lost, which must be reported."""
     content = bytearray(segment_bytes(SEGMENT_ID, [PAYLOADS[:2], PAYLOADS[2:]]))
     hole = FIRST + 8 + 22
     content[hole : hole + 23] = b"\0" * 23
@@ -84,7 +84,7 @@ def test_a_hole_of_zeros_is_not_taken_for_the_end(path: Path) -> None:
 
 
 def test_reading_follows_the_limit_of_a_growing_segment(path: Path) -> None:
-    """Cassandra fills a file of fixed size; the limit comes from the index."""
+    """Cassandra fills a file of a fixed size. The index gives the limit."""
     sections = [PAYLOADS[:2], PAYLOADS[2:3], PAYLOADS[3:]]
     path.write_bytes(b"\0" * 4096)
     with path.open("r+b") as file:
@@ -102,7 +102,7 @@ def test_reading_follows_the_limit_of_a_growing_segment(path: Path) -> None:
 
 
 def test_a_limit_inside_a_section_holds_back_what_ends_behind_it(path: Path) -> None:
-    """The index of a crashed node may name any position."""
+    """The index of a node that crashed may have any position."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS]))
     end = FIRST + 8 + 22 + 23
     assert _entries(path, 0, end - 1) == PAYLOADS[:1]
@@ -113,7 +113,7 @@ def test_a_limit_inside_a_section_holds_back_what_ends_behind_it(path: Path) -> 
 
 
 def test_reading_starts_where_another_reader_stopped(path: Path) -> None:
-    """At the end of any entry, also where a section ends, and at the end of all."""
+    """The start is the end of an entry, of a section, or of the segment."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS[:3], PAYLOADS[3:]]))
     with SegmentReader(path) as reader:
         entries = list(reader.read())
@@ -122,7 +122,7 @@ def test_reading_starts_where_another_reader_stopped(path: Path) -> None:
 
 
 def test_a_reader_that_is_left_early_remembers_its_place(path: Path) -> None:
-    """The position is behind the last entry that was handed out, not behind what was read ahead."""
+    """The position is that of the last returned entry, although the reader has read ahead."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS]))
     with SegmentReader(path) as reader:
         first = next(reader.read())
@@ -131,7 +131,7 @@ def test_a_reader_that_is_left_early_remembers_its_place(path: Path) -> None:
 
 
 def test_a_bad_mutation_can_be_skipped(path: Path) -> None:
-    """Its size has a checksum of its own, so the error tells where the next entry starts."""
+    """The size has its own checksum, so the error has the position of the next entry."""
     content = bytearray(segment_bytes(SEGMENT_ID, [PAYLOADS]))
     start = FIRST + 8
     content[start + 8] ^= 0xFF
@@ -155,7 +155,7 @@ def test_a_bad_mutation_can_be_skipped(path: Path) -> None:
     ],
 )
 def test_a_size_that_cannot_be_true_is_refused(path: Path, size: int, reason: str) -> None:
-    """Though its checksum fits."""
+    """The checksum of the size fits."""
     raw = struct.pack(">i", size)
     body = entry_bytes(PAYLOADS[0]) + raw + struct.pack(">I", zlib.crc32(raw)) + b"x" * 40
     marker = sync_marker_bytes(SEGMENT_ID, FIRST, FIRST + 8 + len(body))
@@ -165,13 +165,13 @@ def test_a_size_that_cannot_be_true_is_refused(path: Path, size: int, reason: st
 
 @pytest.mark.parametrize("section_end", [0, 1, FIRST, FIRST + 7])
 def test_a_marker_that_points_back_is_refused(path: Path, section_end: int) -> None:
-    """A chain that goes in a circle would never end."""
+    """A circular chain of markers would never end."""
     path.write_bytes(header_bytes(SEGMENT_ID) + sync_marker_bytes(SEGMENT_ID, FIRST, section_end) + b"\0" * 100)
     assert str(_error(path)) == f"{NAME}, position {FIRST}: a sync marker points back to position {section_end}"
 
 
 def test_bytes_that_are_too_few_for_an_entry_are_refused(path: Path) -> None:
-    """Between the last entry of a section and the next marker."""
+    """The bytes are between the last entry of a section and the next marker."""
     body = entry_bytes(PAYLOADS[0]) + b"\0\0\1"
     path.write_bytes(
         header_bytes(SEGMENT_ID) + sync_marker_bytes(SEGMENT_ID, FIRST, FIRST + 8 + len(body)) + body + b"\0" * 50
@@ -180,7 +180,7 @@ def test_bytes_that_are_too_few_for_an_entry_are_refused(path: Path) -> None:
 
 
 def test_a_cut_section_yields_its_whole_entries_first(path: Path) -> None:
-    """The marker promises more than the file has."""
+    """The section should end after the end of the file."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS])[:-1])
     seen: list[bytes] = []
     with (
@@ -192,14 +192,14 @@ def test_a_cut_section_yields_its_whole_entries_first(path: Path) -> None:
 
 
 def test_a_segment_under_another_name_is_refused(path: Path) -> None:
-    """The header has the last word about which segment this is."""
+    """The header decides which segment this is."""
     path.write_bytes(segment_bytes(SEGMENT_ID + 1, [PAYLOADS]))
     with pytest.raises(MalformedSegmentError, match=f"the header names segment {SEGMENT_ID + 1}"):
         SegmentReader(path)
 
 
 def test_an_unknown_version_is_told_with_the_segment(path: Path) -> None:
-    """Version 9 was seen in the field."""
+    """Version 9 has been seen in practice."""
     path.write_bytes(header_bytes(SEGMENT_ID, version=9) + b"\0" * 100)
     with pytest.raises(UnsupportedVersionError) as caught:
         SegmentReader(path)
@@ -207,14 +207,14 @@ def test_an_unknown_version_is_told_with_the_segment(path: Path) -> None:
 
 
 def test_a_missing_file_is_an_error_of_ours(path: Path) -> None:
-    """The archiver may have been faster; the cause is kept."""
+    """The archiver may have deleted the file just before. The original error is the cause."""
     with pytest.raises(CommitLogReadError, match="cannot be read: No such file or directory") as caught:
         SegmentReader(path)
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 def test_memory_does_not_grow_with_the_segment(path: Path) -> None:
-    """16 MB of entries pass through less than 2 MB."""
+    """16 MB of entries are read with less than 2 MB of memory."""
     section = [b"x" * 1000] * 1000
     path.write_bytes(segment_bytes(SEGMENT_ID, [section] * 16))
     tracemalloc.start()

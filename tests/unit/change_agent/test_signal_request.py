@@ -1,4 +1,4 @@
-"""A signal asks for something, at any moment."""
+"""SignalRequest: a request by a signal handler, which may run at any moment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 
 from change_agent.signal_request import SignalRequest
 
-# A timer's signal meets the main thread in every part of its waits. With a `threading.Event` this stood still within a second, and an
-# agent did not stop: found by the fault kit, seed 8112026, fault 810.
+# The signal of a timer interrupts every part of the main thread's waits. A `threading.Event` hung within a second, and
+# an agent did not stop (found by the fault kit, seed 8112026, fault 810).
 _UNDER_SIGNALS = """
 import random
 import signal

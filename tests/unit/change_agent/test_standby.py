@@ -1,4 +1,4 @@
-"""A second agent for a node: it waits, wherever its working directory is, changes nothing, and goes on when it may."""
+"""A second agent for a node waits, with any working directory. It changes nothing until the first one has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REPOSITORY = Path(__file__).parents[3]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Of an agent with a working directory of its own; no server is up."""
+    """The configuration of an agent with its own working directory. No server is running."""
     (tmp_path / "cdc_raw").mkdir()
     path = tmp_path / "agent.yaml"
     path.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {tmp_path}/work\nhttpPort: 0\n")
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(config: Path) -> Iterator[FolderLock]:
-    """What another agent holds."""
+    """The lock that another agent holds."""
     lock = FolderLock(config.parent / "cdc_raw")
     assert lock.take()
     yield lock
@@ -44,7 +44,7 @@ def other(config: Path) -> Iterator[FolderLock]:
 
 @pytest.fixture
 def second(config: Path, other: FolderLock) -> Iterator[subprocess.Popen[bytes]]:
-    """A second agent, waiting."""
+    """A second agent that waits."""
     log = config.parent / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -61,7 +61,10 @@ def second(config: Path, other: FolderLock) -> Iterator[subprocess.Popen[bytes]]
 def test_it_waits_with_one_line_and_touches_nothing_until_the_other_one_has_ended(
     config: Path, other: FolderLock, second: subprocess.Popen[bytes]
 ) -> None:
-    """Alive, not ready; cdc_raw has no file of ours. SIGHUP, which asks to read the configuration again, does not end it."""
+    """It is alive but not ready, and creates no file in cdc_raw.
+
+    SIGHUP, which reloads the configuration, does not end it.
+    """
     second.send_signal(signal.SIGHUP)
     log, raw = config.parent / "log", config.parent / "cdc_raw"
     found = re.search(r"readiness on (http://\S+)", log.read_text())
@@ -79,21 +82,21 @@ def test_it_waits_with_one_line_and_touches_nothing_until_the_other_one_has_ende
     other.release()
     wait_until((config.parent / "work" / "agent.lock").exists, "it goes on", 30)
     second.send_signal(signal.SIGTERM)
-    # The signal may come before it is ready for it.
+    # The signal may arrive before its handler is installed.
     assert second.wait(60) in {0, -signal.SIGTERM}
     assert FolderLock(raw).take()
 
 
 @pytest.mark.usefixtures("other")
 def test_an_agent_that_waits_ends_in_order_when_it_is_asked_to(config: Path, second: subprocess.Popen[bytes]) -> None:
-    """Exit code 0, and nothing was made."""
+    """The exit code is 0, and no file was created."""
     second.send_signal(signal.SIGTERM)
     assert second.wait(30) == 0
     assert not (config.parent / "work").exists()
 
 
 def test_the_lock_goes_with_the_process_that_holds_it(config: Path) -> None:
-    """kill -9 frees it at once; the folder need not be writable."""
+    """kill -9 releases it at once. The folder need not be writable."""
     raw = config.parent / "cdc_raw"
     raw.chmod(0o500)
     script = (
@@ -118,7 +121,7 @@ def test_the_lock_goes_with_the_process_that_holds_it(config: Path) -> None:
 def test_where_the_folder_cannot_be_locked_the_agent_says_so_and_goes_on(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on NFS, whose clients want a file that is open for writing."""
+    """NFS clients may need a file that is open for writing."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -131,7 +134,7 @@ def test_where_the_folder_cannot_be_locked_the_agent_says_so_and_goes_on(
 
 
 def test_an_agent_alone_keeps_others_out_as_long_as_it_runs(config: Path) -> None:
-    """And not longer."""
+    """The lock ends with the agent."""
     lock = FolderLock(config.parent / "cdc_raw")
     with only_agent(AgentConfig.load(config), lambda: False) as claim:
         assert (claim, lock.take()) == (NodeClaim.ALONE, False)

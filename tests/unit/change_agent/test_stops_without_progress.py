@@ -1,4 +1,4 @@
-"""An agent with `progressIntervalMs: 0`: a later run that publishes the progress knows what this run left out."""
+"""Agents with `progressIntervalMs: 0`: a later run that publishes the progress knows which tables were left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NODE = UUID(int=9)
 
 
 class _Node(NodeConnection):
-    """A node with the table ks.t, whose answers are in memory."""
+    """A node with the table ks.t. Its answers are in memory."""
 
     def __init__(self, *, is_logged: bool) -> None:
         super().__init__(contact_points=[], port=0, username=None, password=None)
@@ -43,7 +43,7 @@ class _Node(NodeConnection):
 
 
 def _run(folder: Path, *, is_logged: bool = True, **options: object) -> ChangeAgent:
-    """A run of an agent without progress, up to its first status. It has read the node's schema."""
+    """Run an agent without progress until its first status. It has read the node's schema."""
     (folder / "cdc_raw").mkdir(exist_ok=True)
     (folder / "work").mkdir(exist_ok=True)
     given = {
@@ -66,7 +66,7 @@ def _run(folder: Path, *, is_logged: bool = True, **options: object) -> ChangeAg
 
 
 def _note_progress(folder: Path) -> None:
-    """What an earlier run has left, which published the table's progress."""
+    """Store the progress of the table as an earlier run with progress leaves it."""
     (folder / "work").mkdir()
     checkpoints = (Checkpoint(5000, (TopicPosition(5, 1),)),)
     table = TableProgress(keyspace="ks", table="t", table_id=_TABLE, checkpoints=checkpoints, stopped=None)
@@ -75,7 +75,7 @@ def _note_progress(folder: Path) -> None:
 
 
 def test_a_table_that_a_run_without_progress_left_out_stands_still(tmp_path: Path) -> None:
-    """Else the next run, which publishes both, would say that its changes of that time are on the topic."""
+    """Otherwise a later run with both would claim that the topic has the changes of that time."""
     _note_progress(tmp_path)
     _run(tmp_path, excludeTables="ks.t")
     assert read_stops(tmp_path / "work")["ks.t"].startswith("includeTables or excludeTables left it out")

@@ -1,4 +1,7 @@
-"""Upgrade and rollback: state of the version before is read, state of the version after is read or refused, and not touched."""
+"""Upgrade and rollback: state of earlier versions is read.
+
+State of a later version is read, or refused and not changed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _NEWER = "is of format 2, and this version knows 1: a newer version of the agent
 
 @pytest.fixture(params=_VERSIONS)
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of the state that one version left."""
+    """A copy of the state of one version."""
     return Path(shutil.copytree(STATE / request.param, tmp_path / "work"))
 
 
@@ -48,7 +51,7 @@ def newest(tmp_path: Path) -> Path:
 
 
 def test_positions_of_every_version_are_read(state: Path) -> None:
-    """And written in the format of this one."""
+    """They are written in the present format."""
     store = OffsetStore(state)
     assert store.load() == POSITIONS
     store.store(POSITIONS)
@@ -57,7 +60,7 @@ def test_positions_of_every_version_are_read(state: Path) -> None:
 
 
 def test_the_schema_history_of_every_version_is_read(state: Path) -> None:
-    """Definitions by table id, and whose they are."""
+    """The history has definitions by table id, and the node's id."""
     history = SchemaHistory(state)
     history.load()
     assert (history.node_id, history.confirmed_at_ms) == (NODE_ID, 1_795_000_000_000)
@@ -66,14 +69,14 @@ def test_the_schema_history_of_every_version_is_read(state: Path) -> None:
 
 
 def test_parked_mutations_of_every_version_are_read(state: Path) -> None:
-    """With all that is needed to try again."""
+    """They have everything that another try needs."""
     parked = ParkedMutations(state, lambda: None)
     assert parked.waiting(0, 10) == [PARKED]
     parked.close()
 
 
 def test_held_events_of_every_version_are_read_and_added_to(state: Path) -> None:
-    """Events of several schemas may stand in one file."""
+    """One file may have events of several schemas."""
     held = HeldEvents(state / "held" / "ks.t.events")
     held.append([encode_events(HELD)])
     again = HeldEvents(held.path)
@@ -84,7 +87,7 @@ def test_held_events_of_every_version_are_read_and_added_to(state: Path) -> None
 
 
 def test_numbers_of_partitions_of_every_version_are_read(state: Path) -> None:
-    """Another number is noticed."""
+    """A different number is refused."""
     counts = PartitionCounts(state)
     counts.check(TOPIC, 4)
     with pytest.raises(PublishError, match="had 4"):
@@ -93,7 +96,7 @@ def test_numbers_of_partitions_of_every_version_are_read(state: Path) -> None:
 
 @pytest.mark.parametrize("content", ["[]", '{"t": {"partitions": 4}}', '{"t": null}', "{"])
 def test_numbers_of_partitions_of_another_form_are_refused(newest: Path, content: str) -> None:
-    """The topic waits until it is mended."""
+    """The topic waits until the file is repaired."""
     (newest / "topic-partitions.json").write_text(content)
     with pytest.raises(PublishError, match="cannot be read"):
         PartitionCounts(newest).check(TOPIC, 4)
@@ -106,7 +109,10 @@ def _with_format(path: Path, number: int) -> None:
 
 
 def test_positions_of_a_newer_format_are_refused_and_left(newest: Path) -> None:
-    """Not taken for damaged, which would fall back to older ones; the copy with the broker neither."""
+    """They do not count as damaged, since the agent would fall back to older ones.
+
+    The same holds for the broker's copy.
+    """
     path = newest / "positions-a.json"
     _with_format(path, 2)
     content = path.read_bytes()
@@ -120,7 +126,7 @@ def test_positions_of_a_newer_format_are_refused_and_left(newest: Path) -> None:
 
 
 def test_what_is_not_known_of_this_format_is_passed_over(newest: Path) -> None:
-    """A field that a later version adds without a new format."""
+    """A later version may add a field without a new format."""
     _with_format(newest / "positions-a.json", 1)
     store = OffsetStore(newest)
     assert store.load() == POSITIONS
@@ -137,7 +143,7 @@ def test_what_is_not_known_of_this_format_is_passed_over(newest: Path) -> None:
 def test_a_database_of_a_newer_format_is_refused_and_left(
     name: str, open_store: Callable[[Path], object], newest: Path
 ) -> None:
-    """It is not damaged: it is neither set aside nor changed."""
+    """It is not damaged, so it is neither set aside nor changed."""
     with closing(sqlite3.connect(newest / name)) as database:
         database.execute("PRAGMA user_version = 2")
         database.commit()
@@ -148,7 +154,7 @@ def test_a_database_of_a_newer_format_is_refused_and_left(
     assert {path: data for path, data in after.items() if not path.endswith(("-shm", "-wal"))} == before
 
 
-# The events' schema as the version before or after may have it.
+# Event schemas of an earlier or later version.
 
 
 def _schema(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> dict[str, Any]:
@@ -180,17 +186,17 @@ BEFORE = _schema(
 
 
 def test_events_of_a_newer_agent_are_read_without_what_is_new() -> None:
-    """By the schema that they were written with, which the registry has."""
+    """They are read with the schema that they were written with, which is in the registry."""
     assert decode_events(_written_by(NEXT, cluster="c", user=b"u"), NEXT) == HELD
 
 
 def test_events_of_an_older_agent_lack_only_what_is_new() -> None:
-    """A nullable field with a default."""
+    """The missing field is nullable and has a default."""
     assert decode_events(_written_by(BEFORE), BEFORE) == HELD
 
 
 def test_a_newer_reader_understands_our_events() -> None:
-    """Its schema resolves ours: the fields that we do not write are null."""
+    """Its schema resolves our events: the fields that we do not write are null."""
     record = fastavro.schemaless_reader(
         io.BytesIO(encode_events(HELD)), fastavro.parse_schema(json.loads(MUTATION_EVENTS_SCHEMA_TEXT)),
         fastavro.parse_schema(NEXT),
@@ -200,7 +206,7 @@ def test_a_newer_reader_understands_our_events() -> None:
 
 
 def test_a_kind_of_change_that_only_a_newer_agent_knows_is_refused() -> None:
-    """The connector sets such a message aside; nothing is guessed."""
+    """The connector writes such a message to the dead letter topic. It must not guess."""
 
     def add_kind(message: dict[str, Any], event: dict[str, Any]) -> None:
         event["fields"][2]["type"]["symbols"].append("TRUNCATION")
@@ -212,7 +218,7 @@ def test_a_kind_of_change_that_only_a_newer_agent_knows_is_refused() -> None:
 
 
 def test_events_that_lack_what_this_version_needs_are_refused() -> None:
-    """As are those of a schema that is none."""
+    """Events with an invalid schema are refused too."""
     lacking = _schema(lambda message, event: message.update(fields=message["fields"][1:]))
     with pytest.raises(MalformedEventsError, match="node_id"):
         decode_events(_written_by(lacking), lacking)
@@ -225,7 +231,7 @@ def _frame(payload: bytes) -> bytes:
 
 
 def test_held_events_of_a_newer_agent_are_read_and_ours_go_behind_them(tmp_path: Path) -> None:
-    """After a rollback the file tells by itself how it is read."""
+    """After a rollback, the file itself has the schema for its events."""
     path = tmp_path / "ks.t.events"
     path.write_bytes(_frame(json.dumps(NEXT).encode()) + _frame(_written_by(NEXT, cluster="c", user=b"u")))
     held = HeldEvents(path)
@@ -236,7 +242,7 @@ def test_held_events_of_a_newer_agent_are_read_and_ours_go_behind_them(tmp_path:
 
 
 def test_a_schema_that_a_crash_left_alone_is_written_again(tmp_path: Path) -> None:
-    """Schema and events are one write; half of it was never acknowledged."""
+    """The schema and the events are one write. A partial write was never acknowledged."""
     path = tmp_path / "ks.t.events"
     whole = _frame(MUTATION_EVENTS_SCHEMA_TEXT.encode()) + _frame(encode_events(HELD))
     for cut in (len(whole) - 1, len(whole) - len(_frame(encode_events(HELD)))):

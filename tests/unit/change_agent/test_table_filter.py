@@ -22,5 +22,5 @@ from change_agent.configuration.table_filter import TableFilter
     ],
 )
 def test_patterns(include: tuple[str, ...], exclude: tuple[str, ...], table: str, admitted: bool) -> None:
-    """What is excluded is out, whatever includes it; the case of letters counts."""
+    """An excluded table is never published. Patterns are case-sensitive."""
     assert TableFilter(include, exclude).admits(*table.split(".")) is admitted

@@ -1,4 +1,4 @@
-"""TableMetadataProvider: what counts as confirmed by the node, and when. The node's answers are in memory."""
+"""TableMetadataProvider: when a definition counts as confirmed by the node. The node's answers are in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLE = UUID(int=1)
 
 
 class _Answers(NodeConnection):
-    """A node with one table; `alter` captures its changes, and gives it many columns."""
+    """A node with one table. `alter` turns on its `cdc`, and adds many columns."""
 
     def __init__(self) -> None:
         super().__init__(contact_points=[], port=0, username=None, password=None)
@@ -83,7 +83,10 @@ def _now(provider: TableMetadataProvider) -> KnownTables | None:
 def test_what_cannot_be_stored_is_not_confirmed(
     provider: TableMetadataProvider, node: _Answers, history: SchemaHistory
 ) -> None:
-    """ALTER TABLE ... WITH cdc = true while the disk is full: nobody may take the definition of before for today's."""
+    """ALTER TABLE ...
+
+    WITH cdc = true while the disk is full. The earlier definition must not count as the present one.
+    """
     before = _now(provider)
     assert before is not None and not before.tables[_TABLE].cdc
     database = history._opened()._database
@@ -103,7 +106,7 @@ def test_what_cannot_be_stored_is_not_confirmed(
 def test_after_a_clock_that_was_ahead_the_node_is_asked_as_ever(
     node: _Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
-    """A day ahead, then right: a definition of before is not taken for today's, nor for that of the day to come."""
+    """The clock is a day ahead, then right. An earlier definition must not count for today, or for the next day."""
     real, ahead_ns = time.time_ns, 86_400 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_ns)
     provider = TableMetadataProvider(node, SchemaHistory(tmp_path), 10.0)

@@ -1,4 +1,4 @@
-"""TableVersions: which definition explains a mutation, and whether `cdc` was on, by the log, by time, and in doubt."""
+"""TableVersions: which definition a mutation has, and whether `cdc` was on: by the log, by time, and in doubt."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def _captured(versions: TableVersions, when: WrittenWhen, evidence: LogEvidence 
     ("earliest_s", "latest_s", "captured"),
     [
         (500, 600, True),  # on
-        (1100, 1200, False),  # surely off
+        (1100, 1200, False),  # certainly off
         (1010, 1200, True),  # perhaps before the turn-off: clocks differ
-        (1100, 1990, True),  # perhaps behind the last confirmation
-        (2100, 2200, True),  # nobody knows when it was turned on
+        (1100, 1990, True),  # perhaps after the last confirmation
+        (2100, 2200, True),  # the time when it was turned on is not known
         (900, 1200, True),  # some of it was written before the turn-off
-        (0, 1500, True),  # nothing is known of the beginning
+        (0, 1500, True),  # the beginning is not known
         (3100, 3200, True),  # on
     ],
 )
 def test_without_the_log_only_what_was_surely_written_while_off_is_left_out(
     earliest_s: int, latest_s: int, captured: bool
 ) -> None:
-    """By the bounds alone: a write time is the client's choice."""
+    """Only the bounds count, because the client chooses the write time."""
     for written_s in (earliest_s, latest_s):
         assert _captured(_TOGGLED, _when(earliest_s, latest_s, written_s=written_s)) is captured
 
@@ -81,13 +81,13 @@ def test_without_the_log_only_what_was_surely_written_while_off_is_left_out(
     [(1500, False), (1400, True)],
 )
 def test_a_table_that_is_off_now_is_off_as_long_as_the_node_says_so(confirmed_s: int, captured: bool) -> None:
-    """Asked at or after the last moment when the bytes can have been written; asked before, there is a doubt."""
+    """The node was asked at or after the last possible time of the write. If it was asked before, there is a doubt."""
     versions = TableVersions([_version(100, cdc=True, confirmed_s=900), _version(1000, cdc=False, confirmed_s=None)])
     assert _captured(versions, _when(1410, 1500, confirmed_s=confirmed_s)) is captured
 
 
 def test_the_log_decides_whatever_the_times_say() -> None:
-    """A write of long ago or of the future, by its client's time, stands behind the change in the log."""
+    """The write is after the change in the log, although its client's write time is much earlier or later."""
     off, on = LogEvidence(since_us=1000 * _S, settled=True), LogEvidence(since_us=3000 * _S, settled=True)
     for written_s in (0, 500, 1500, 9000):
         assert not _captured(_TOGGLED, _when(0, 9000, written_s=written_s), off)
@@ -95,7 +95,7 @@ def test_the_log_decides_whatever_the_times_say() -> None:
 
 
 def test_a_write_that_was_under_way_when_the_flag_went_off_is_published() -> None:
-    """Behind the change in the log, and written just before it; or the node did not use the new flag yet."""
+    """It is after the change in the log, but was written just before it, or the node did not use the new flag yet."""
     settled, unsettled = (LogEvidence(since_us=1000 * _S, settled=each) for each in (True, False))
     assert _captured(_TOGGLED, _when(0, 9000, written_s=999), settled)
     assert not _captured(_TOGGLED, _when(0, 9000, written_s=1001), settled)
@@ -103,7 +103,7 @@ def test_a_write_that_was_under_way_when_the_flag_went_off_is_published() -> Non
 
 
 def test_a_table_that_stays_off_is_not_published_while_it_is_altered() -> None:
-    """The change is not settled, but the definition before says off as well."""
+    """The change is not settled, but `cdc` was off before it too."""
     versions = TableVersions([
         _version(100, cdc=True, confirmed_s=900), _version(1000, cdc=False), _version(2000, cdc=False, confirmed_s=None)
     ])  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_table_that_stays_off_is_not_published_while_it_is_altered() -> None:
 
 
 def test_layouts_that_differ_are_tried_from_the_likely_one_on() -> None:
-    """By the log, else by the write time within its bounds; keys have the names of today."""
+    """The log decides, otherwise the write time within its bounds. Keys have the present names."""
     versions = TableVersions([
         TableVersion(table=_table(cdc=True, key="old_name"), since_us=100 * _S, confirmed_us=0),
         _version(1000, cdc=True, confirmed_s=None, column_type="text"),
@@ -129,6 +129,6 @@ def test_layouts_that_differ_are_tried_from_the_likely_one_on() -> None:
 
 
 def test_definitions_that_read_the_same_bytes_need_no_choice() -> None:
-    """A type of the same layout, with the same flag."""
+    """Both types have the same layout, and `cdc` is the same."""
     versions = TableVersions([_version(100, cdc=True), _version(1000, cdc=True, column_type="float", confirmed_s=None)])
     assert not versions.differ

@@ -1,4 +1,4 @@
-"""TopicChecks: from where on events are lost with a topic that was deleted, by what its subscription had consumed."""
+"""TopicChecks: from where on events are lost with a deleted topic, by the consumed positions of its subscription."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _place(position: int) -> Place:
 
 
 def test_what_nobody_has_consumed_is_lost_too(tmp_path: Path) -> None:
-    """The connector was away for three looks; the topic goes: the loss begins at the last look that it had caught up with."""
+    """The connector was away for three checks. The loss begins at the last check whose end it had consumed."""
     looks = TopicChecks(tmp_path)
     looks.note(_TOPIC, _state(10, 10), _place(100))
     for number, end in enumerate((20, 30, 40)):
@@ -34,7 +34,7 @@ def test_what_nobody_has_consumed_is_lost_too(tmp_path: Path) -> None:
     ("consumed", "drained", "since"), [(19, False, 100), (20, False, 200), (30, False, 300), (0, True, 400)]
 )
 def test_what_was_consumed_is_not_lost(tmp_path: Path, consumed: int, drained: bool, since: int) -> None:
-    """By the positions of the subscription, or for nothing waits for it."""
+    """The subscription's position shows it, or the subscription has no backlog."""
     looks = TopicChecks(tmp_path)
     looks.note(_TOPIC, _state(10, 10), _place(100))
     looks.note(_TOPIC, _state(20, 10), _place(200))
@@ -44,7 +44,7 @@ def test_what_was_consumed_is_not_lost(tmp_path: Path, consumed: int, drained: b
 
 
 def test_another_subscription_is_a_loss_also_for_the_next_process(tmp_path: Path) -> None:
-    """Until it is told: then the new one is what is known."""
+    """The loss is found until it is reported. Then the new subscription is the known one."""
     first = TopicChecks(tmp_path)
     first.note(_TOPIC, _state(10, 10), _place(100))
     first.save()
@@ -64,7 +64,7 @@ def test_another_subscription_is_a_loss_also_for_the_next_process(tmp_path: Path
 
 
 def test_a_topic_that_was_missing_at_a_look_is_lost_whatever_is_found_next(tmp_path: Path) -> None:
-    """Also one without a mark, which somebody else made again."""
+    """The topic has no mark, and was created again by another client."""
     looks = TopicChecks(tmp_path)
     looks.note(_TOPIC, _state(10, 10, mark=None), _place(100))
     looks.note_lost(_TOPIC, "does not exist")
@@ -75,7 +75,7 @@ def test_a_topic_that_was_missing_at_a_look_is_lost_whatever_is_found_next(tmp_p
 
 
 def test_a_mark_that_comes_later_is_taken(tmp_path: Path) -> None:
-    """The connector made the subscription; an agent marked it."""
+    """The connector created the subscription, and an agent marked it later."""
     looks = TopicChecks(tmp_path)
     looks.note(_TOPIC, _state(10, 10, mark=None), _place(100))
     looks.note(_TOPIC, _state(10, 10, mark="m"), _place(200))
@@ -84,7 +84,7 @@ def test_a_mark_that_comes_later_is_taken(tmp_path: Path) -> None:
 
 
 def test_looks_that_nobody_catches_up_with_are_bounded_and_the_first_one_stays(tmp_path: Path) -> None:
-    """A connector that is away for weeks."""
+    """A connector may be away for weeks."""
     looks = TopicChecks(tmp_path)
     looks.note(_TOPIC, _state(10, 10), _place(100))
     for number in range(10_000):
@@ -95,7 +95,7 @@ def test_looks_that_nobody_catches_up_with_are_bounded_and_the_first_one_stays(t
 
 
 def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
-    """The next look knows the topics again."""
+    """The next check stores the topics again."""
     for content in (
         "",
         "{",
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
 def test_a_subscription_without_a_mark_wants_one_after_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then the agent that has made the topic may be about to set its own."""
+    """Before that, the agent that created the topic may be about to set its mark."""
     now = 1_000.0
     looks = TopicChecks(tmp_path, clock=lambda: now)
     assert not looks.wants_mark(_TOPIC)
@@ -124,7 +124,7 @@ def test_a_subscription_without_a_mark_wants_one_after_a_minute(
 
 
 def test_another_name_of_the_subscription_is_a_new_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What the former one had not consumed stays the place from which a loss would begin."""
+    """If the former subscription had a backlog, a loss still begins at its place."""
     caplog.set_level("INFO")
     former = TopicChecks(tmp_path, "old")
     former.note(_TOPIC, _state(10, 5), _place(100))
@@ -145,7 +145,7 @@ def test_another_name_of_the_subscription_is_a_new_beginning(tmp_path: Path, cap
 
 
 def test_a_file_of_an_earlier_version_names_no_subscription(tmp_path: Path) -> None:
-    """It is that of now; so a loss is found as before."""
+    """The subscription of such an entry is the configured one, so a loss is still found."""
     (tmp_path / "topic-looks.json").write_text(f'{{"{_TOPIC}": {{"mark": "m", "lost": null, "looks": []}}}}')
     looks = TopicChecks(tmp_path, "sub")
     assert looks.former_subscription(_TOPIC) is None

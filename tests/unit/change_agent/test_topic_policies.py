@@ -1,4 +1,4 @@
-"""TopicPolicies: what Pulsar answers about its policies, and what of it would drop unread events."""
+"""TopicPolicies: the policies that Pulsar returns, and hazards, which are policies that would drop unread events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from change_agent.publishing.topic_policies import EVENTS, TopicPolicies
 from clients.topic_policies import hazards_of
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
-# As a broker answers that nobody has configured.
+# The answer of a broker with default settings.
 _DEFAULT_QUOTA = {"limit": 10737418240, "limitSize": 10737418240, "limitTime": -1, "policy": "producer_request_hold"}
 
 
 class _Answers:
-    """A broker's policies; `refused` in place of them."""
+    """The policies of a broker, which may refuse to return them."""
 
     def __init__(self) -> None:
         self.ttl_s = self.expiration_min = 0
@@ -39,7 +39,7 @@ class _Answers:
 
 
 def test_what_drops_nothing_is_no_hazard() -> None:
-    """A quota that lets producers wait, and one of eviction without a limit."""
+    """A quota that lets producers wait, and a quota with eviction but without a limit."""
     answers = _Answers()
     assert hazards_of(answers, _TOPIC, EVENTS) == []
     answers.quotas = {"message_age": _DEFAULT_QUOTA | {"policy": "consumer_backlog_eviction"}}
@@ -47,7 +47,7 @@ def test_what_drops_nothing_is_no_hazard() -> None:
 
 
 def test_each_hazard_has_its_command() -> None:
-    """One line each, with the numbers."""
+    """One line for each hazard, with its numbers."""
     answers = _Answers()
     answers.ttl_s, answers.expiration_min = 60, 5
     answers.quotas = {
@@ -64,7 +64,7 @@ def test_each_hazard_has_its_command() -> None:
 
 
 def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptureFixture) -> None:
-    """And at once when the topic is opened again."""
+    """Opening the topic again causes a check at once."""
     times = iter((0.0, 60.0, 3600.0, 3700.0))
     answers = _Answers()
     policies = TopicPolicies(answers, clock=lambda: next(times))
@@ -81,7 +81,7 @@ def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptur
 
 
 def test_a_check_that_failed_is_repeated_soon_and_then_less_often() -> None:
-    """After half a minute at most, in the end after ten minutes at most; an answer counts for an hour."""
+    """The first retry comes within half a minute; the longest pause is ten minutes. An answer counts for an hour."""
     now_s = 0.0
     answers = _Answers()
     policies = TopicPolicies(answers, clock=lambda: now_s)
@@ -112,7 +112,7 @@ def test_a_check_that_failed_is_repeated_soon_and_then_less_often() -> None:
 
 
 def test_missing_rights_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing else happens."""
+    """Missing rights have no other effect."""
     answers = _Answers()
     answers.is_refused = True
     policies = TopicPolicies(answers)

@@ -1,4 +1,4 @@
-"""SegmentFollower: mutations that the schema does not explain are parked, and what the node does not confirm is not read."""
+"""SegmentFollower: mutations that the schema cannot decode are parked. Without a confirmed schema nothing is read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from tests.agent.segment_writer import entry_bytes, segment_bytes
 from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads
 from tests.topics.events_topic import wait_until
 
-# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+# Ids of a node that started now, so that no segment seems to belong to an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
 
 
 def test_a_mutation_of_an_unknown_table_is_parked_and_its_segment_stays(
     agent: StagedAgent, tables: MemoryTables, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two looks at the schema, then its bytes and place are written down; the rest of the segment is published."""
+    """The schema is read twice.
+
+    Then the bytes and the position are stored, and the rest of the segment is published.
+    """
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     tables.tables = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
     agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
@@ -38,7 +41,7 @@ def test_a_mutation_of_an_unknown_table_is_parked_and_its_segment_stays(
 def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_segment_goes(
     agent: StagedAgent, tables: MemoryTables
 ) -> None:
-    """Retried after each look at the schema; their events tell the place where they stand in the log."""
+    """They are tried again after each change of the schema. Their events have their position in the log."""
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     whole = tables.tables
     tables.tables = {table_id: table for table_id, table in whole.items() if table_id != unknown}
@@ -56,7 +59,7 @@ def test_parked_mutations_are_published_when_the_schema_explains_them_and_their_
 
 
 def test_parked_mutations_need_no_further_change_to_be_published(agent: StagedAgent, tables: MemoryTables) -> None:
-    """The node tells of the table, as after its restart, and nothing is written meanwhile: no segment is left to read."""
+    """The node returns the table, as after a restart. No segment is left to read."""
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     whole = tables.tables
     tables.tables = {table_id: table for table_id, table in whole.items() if table_id != unknown}
@@ -71,7 +74,7 @@ def test_parked_mutations_need_no_further_change_to_be_published(agent: StagedAg
 def test_a_spilled_segment_stays_while_its_mutations_are_parked_also_after_a_restart(
     tables: MemoryTables, tmp_path: Path
 ) -> None:
-    """The next agent reads it once more, for it does not know that it was read, and parks nothing twice."""
+    """The next agent reads it once more, because it cannot know that it was read. No mutation is parked twice."""
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
     first = StagedAgent(tmp_path, MemoryTables(known))
@@ -95,7 +98,7 @@ def test_a_spilled_segment_stays_while_its_mutations_are_parked_also_after_a_res
 def test_when_the_list_of_what_is_parked_is_damaged_the_segments_say_it_again(
     tables: MemoryTables, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent starts, reads what is still there from its beginning, and loses nothing; some events come twice."""
+    """The agent reads the existing segments from their beginning. No event is lost, and some are published twice."""
     unknown = UUID(bytes=ENTRIES[0].payload[1:17])
     known = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
     first = StagedAgent(tmp_path, MemoryTables(known))
@@ -114,9 +117,9 @@ def test_when_the_list_of_what_is_parked_is_damaged_the_segments_say_it_again(
 
 
 def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryTables, tmp_path: Path) -> None:
-    """Parked mutations and the segments they hold survive; nothing has to be read again.
+    """Parked mutations and the segments that they hold survive, and are not read again.
 
-    They may come before or behind what was written meanwhile: each way tries them on its own.
+    They are published before or after later writes, because both are tried independently.
     """
     first = StagedAgent(tmp_path, MemoryTables({}))
     first.start()
@@ -133,7 +136,7 @@ def test_what_a_killed_agent_had_parked_is_published_by_the_next(tables: MemoryT
 
 
 def test_a_table_that_the_second_look_finds_is_published(agent: StagedAgent, tables: MemoryTables) -> None:
-    """What was created a moment ago is not parked."""
+    """A table that was created just before is not parked."""
     tables.at_second_look, tables.tables = tables.tables, {}
     agent.segment(_ID, segment_bytes(_ID, [payloads(1)]), "9\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is done")
@@ -141,7 +144,7 @@ def test_a_table_that_the_second_look_finds_is_published(agent: StagedAgent, tab
 
 
 def test_while_the_node_does_not_confirm_the_schema_nothing_is_read(agent: StagedAgent, tables: MemoryTables) -> None:
-    """Yesterday's knowledge could skip a table that has cdc = true today."""
+    """The earlier schema could skip a table that has cdc = true now."""
     tables.answers = False
     agent.segment(_ID, segment_bytes(_ID, [payloads(1)]), "9\nCOMPLETED")
     time.sleep(0.2)
@@ -153,7 +156,7 @@ def test_while_the_node_does_not_confirm_the_schema_nothing_is_read(agent: Stage
 def test_after_a_restart_a_segment_that_was_only_seen_waits_for_the_node_like_a_new_one(
     tables: MemoryTables, tmp_path: Path
 ) -> None:
-    """Its place was stored, but nothing of it was read, and what stood before it may have changed the schema."""
+    """Its position was stored, but it was not read. Earlier segments may have changed the schema."""
     tables.known = tables.as_of(0, 0)
     tables.answers = False
     for run in range(2):
@@ -175,7 +178,7 @@ def test_after_a_restart_a_segment_that_was_only_seen_waits_for_the_node_like_a_
 
 
 def test_an_empty_mutation_does_not_end_the_agent(agent: StagedAgent) -> None:
-    """Bytes whose checksums are right and that are no mutation are parked."""
+    """Bytes with right checksums that are not a mutation are parked."""
     content = segment_bytes(_ID, [[b"\0" * 10, *payloads(1)]])
     assert entry_bytes(b"\0" * 10) in content
     agent.segment(_ID, content, "9\nCOMPLETED")

@@ -1,4 +1,4 @@
-"""SegmentFollower: segments that are damaged, cut or without their key. They are read as far as they go, and kept."""
+"""SegmentFollower: segments that are damaged, cut or without their key. They are read as far as possible, and kept."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.agent.stages import MemoryTables, StagedAgent, payloads
 from tests.golden.segments import ENCODED_SEGMENTS
 from tests.topics.events_topic import wait_until
 
-# Ids as of a node that started now, so that no segment looks as if it were of an earlier start.
+# Ids of a node that started now, so that no segment seems to belong to an earlier start.
 _ID = time.time_ns() // 1_000_000 - 10_000
-# The only commands that end such a stop: no gap record covers it.
+# The only commands that end such a stop, because no gap record covers it.
 _RESUME = ": run cdc spark verify --repair on the tables, then cdc agent resume-progress"
 
 
 def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What stands behind it is published; the file is kept with a reason, and the log says where the bytes are bad."""
+    """Later entries are published. The file is kept with a reason, and the log has the position of the damage."""
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 15] ^= 1
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
@@ -42,7 +42,7 @@ def test_an_entry_with_a_bad_checksum_is_skipped_and_its_segment_set_aside(
 def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What stands before the fault is published, the bytes are kept; the next segment is read as ever."""
+    """Entries before the fault are published, and the file is kept. The next segment is read."""
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
     agent.segment(_ID, bytes(content), "9\nCOMPLETED")
@@ -58,7 +58,7 @@ def test_a_segment_that_cannot_be_read_is_set_aside_and_the_others_go_on(
 def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(
     agent: StagedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told once; a segment that is completed later is tried once more."""
+    """The log reports it once. A segment that is completed later is tried once more."""
     content = bytearray(segment_bytes(_ID, [payloads(3)]))
     content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
     agent.segment(_ID, bytes(content), str(len(content)))
@@ -68,7 +68,7 @@ def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(
 
 
 def test_a_cut_segment_is_read_as_far_as_it_goes_and_set_aside(agent: StagedAgent) -> None:
-    """Whole entries are published; the file waits for its operator."""
+    """Whole entries are published. The file is kept for the operator."""
     content = segment_bytes(_ID, [payloads(3)])
     agent.segment(_ID, content[:-5], "9\nCOMPLETED")
     wait_until(lambda: agent.metrics.segments_set_aside == 1, "the fault is found")
@@ -77,7 +77,7 @@ def test_a_cut_segment_is_read_as_far_as_it_goes_and_set_aside(agent: StagedAgen
 
 
 def test_an_encrypted_segment_without_its_key_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line that names the key; the other segments go on."""
+    """One line names the key. The other segments are read."""
     golden = next(each for each in ENCODED_SEGMENTS if each.line == "5.0-jceks")
     agent = StagedAgent(tmp_path, MemoryTables(golden.tables()))
     (agent.cdc_raw / golden.path.name).write_bytes(golden.path.read_bytes())

@@ -1,4 +1,4 @@
-"""SegmentReader.read_unsynced: what stands in a segment before Cassandra has synced it."""
+"""SegmentReader.read_unsynced: the entries of a segment that Cassandra has not synced yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def segment(tmp_path: Path) -> Iterator[GrowingSegment]:
 
 @pytest.fixture
 def reader(segment: GrowingSegment) -> Iterator[SegmentReader]:
-    """A reader of it."""
+    """A reader of the segment."""
     with SegmentReader(segment.path) as made:
         yield made
 
@@ -38,7 +38,7 @@ def _payloads(entries: Iterator[CommitLogEntry]) -> list[bytes]:
 
 
 def test_an_entry_is_there_before_any_marker(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """The index says nothing yet; nothing comes twice when it does."""
+    """There is no index yet. Its later reading returns no entry twice."""
     assert _payloads(reader.read_unsynced()) == []
     end = segment.append(_PAYLOADS[:2])
     assert _payloads(reader.read_unsynced()) == _PAYLOADS[:2]
@@ -52,7 +52,7 @@ def test_an_entry_is_there_before_any_marker(segment: GrowingSegment, reader: Se
 
 
 def test_positions_are_those_of_a_synced_read(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """An event's position must not tell when it was read."""
+    """An event's position must not depend on the time of its reading."""
     early = []
     for index, payload in enumerate(_PAYLOADS):
         segment.append([payload])
@@ -67,7 +67,7 @@ def test_positions_are_those_of_a_synced_read(segment: GrowingSegment, reader: S
 def test_an_entry_that_is_not_whole_is_waited_for_and_those_behind_it_too(
     segment: GrowingSegment, reader: SegmentReader
 ) -> None:
-    """However many of its bytes are there. Cassandra's threads fill their entries side by side."""
+    """This holds for any number of its bytes. Cassandra's threads fill their entries concurrently."""
     position, entry = segment.allocate(_PAYLOADS[0])
     behind = segment.allocate(_PAYLOADS[1])
     segment.write(*behind)
@@ -79,7 +79,7 @@ def test_an_entry_that_is_not_whole_is_waited_for_and_those_behind_it_too(
 
 
 def test_a_marker_that_is_on_its_way_ends_the_look(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """Its place is taken before it is written; so entries behind it are there earlier than it."""
+    """Its space is allocated before it is written, so later entries may be written first."""
     segment.append(_PAYLOADS[:1])
     marker = segment.reserve_marker()
     segment.append(_PAYLOADS[1:2])
@@ -89,7 +89,7 @@ def test_a_marker_that_is_on_its_way_ends_the_look(segment: GrowingSegment, read
 
 
 def test_damage_is_left_to_the_index(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """What is behind it waits; the read up to the index says what is wrong."""
+    """Later entries wait. Reading up to the index raises the error."""
     position, entry = segment.allocate(_PAYLOADS[0])
     segment.write(position, entry[:-1] + bytes([entry[-1] ^ 1]))
     segment.append(_PAYLOADS[1:])
@@ -103,7 +103,7 @@ def test_damage_is_left_to_the_index(segment: GrowingSegment, reader: SegmentRea
 
 
 def test_a_wrong_marker_is_left_to_the_index(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """Its two numbers are not written at once."""
+    """The two numbers of a marker are not written together."""
     segment.append(_PAYLOADS[:1])
     segment.write(segment.last_marker, b"\0\0\1\0")
     assert _payloads(reader.read_unsynced()) == []
@@ -114,7 +114,7 @@ def test_a_wrong_marker_is_left_to_the_index(segment: GrowingSegment, reader: Se
 def test_a_segment_is_complete_when_its_last_section_reaches_the_end(
     segment: GrowingSegment, reader: SegmentReader
 ) -> None:
-    """Then the next one may be read: nothing more comes into this one."""
+    """Then the next segment may be read, because no more entries are added to this one."""
     segment.append(_PAYLOADS[:3])
     list(reader.read_unsynced())
     assert not reader.is_complete()
@@ -128,7 +128,7 @@ def test_a_segment_is_complete_when_its_last_section_reaches_the_end(
 
 
 def test_what_a_killed_node_cannot_read_itself_is_counted(segment: GrowingSegment, reader: SegmentReader) -> None:
-    """Its start reads to the last marker only."""
+    """The start of a node reads only up to the last marker."""
     segment.append(_PAYLOADS[:1])
     synced = segment.sync()
     end = segment.append(_PAYLOADS[1:])
@@ -138,7 +138,7 @@ def test_what_a_killed_node_cannot_read_itself_is_counted(segment: GrowingSegmen
 
 
 def test_a_compressed_segment_has_nothing_before_its_sync(tmp_path: Path) -> None:
-    """It is written at once, with the sync."""
+    """It is written together with the sync."""
     path = tmp_path / f"CommitLog-7-{_ID}.log"
     plain = segment_bytes(_ID, [_PAYLOADS])[len(header_bytes(_ID)) + 8 :]
     parameters = {"compressionClass": "LZ4Compressor"}
@@ -151,7 +151,10 @@ def test_a_compressed_segment_has_nothing_before_its_sync(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(40))
 def test_however_writes_syncs_and_looks_meet_each_entry_comes_once_in_order(tmp_path: Path, seed: int) -> None:
-    """Bytes appear piece by piece in any order, markers late, the index later; looks of both kinds at any moment."""
+    """Bytes appear in pieces and in any order, markers late, and the index later.
+
+    Both kinds of reading happen at any time.
+    """
     chance = random.Random(seed)
     segment = GrowingSegment(tmp_path / f"CommitLog-7-{_ID}.log", _ID)
     pieces: list[list[tuple[int, bytes]]] = []

@@ -24,7 +24,7 @@ def _unsynced(access_mode: str = "") -> UnsyncedReading:
 
 
 class _Node:
-    """A node whose segments grow, and the agents that follow them one after the other."""
+    """A node whose segments grow, and the agents that follow them, one after the other."""
 
     def __init__(self, folder: Path, tables: MemoryTables) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class _Node:
         return self.agent
 
     def segment(self, segment_id: int) -> GrowingSegment:
-        """A new one, with its second name in cdc_raw from the beginning, as Cassandra does."""
+        """Create a segment that is linked in cdc_raw from the beginning, as Cassandra does."""
         made = GrowingSegment(self.folder / f"CommitLog-7-{segment_id}.log", segment_id)
         os.link(made.path, self.agent.cdc_raw / made.path.name)
         self._segments.append(made)
@@ -65,7 +65,7 @@ def node(tmp_path: Path, tables: MemoryTables) -> Iterator[_Node]:
 
 
 def test_changes_are_published_before_the_index_exists(node: _Node) -> None:
-    """And not again when it does; the segment goes when it is completed."""
+    """They are not published again later. The segment is deleted when it is completed."""
     segment = node.segment(_ID)
     segment.append(payloads(3))
     node.published(3)
@@ -81,7 +81,7 @@ def test_changes_are_published_before_the_index_exists(node: _Node) -> None:
 
 
 def test_a_restart_goes_on_behind_what_was_acknowledged_before_any_sync(node: _Node) -> None:
-    """No index tells of the segment then."""
+    """The segment has no index yet."""
     segment = node.segment(_ID)
     segment.append(payloads(3))
     node.published(3)
@@ -94,7 +94,7 @@ def test_a_restart_goes_on_behind_what_was_acknowledged_before_any_sync(node: _N
 
 
 def test_the_next_segment_waits_until_the_one_before_is_written_to_its_end(node: _Node) -> None:
-    """Order of keys: an entry whose space was taken first may be written last."""
+    """An entry that was allocated first may be written last, and the order of keys must hold."""
     first, second = node.segment(_ID), node.segment(_ID + 1)
     first.append(payloads(1))
     late = first.allocate(payloads(1)[0])
@@ -111,7 +111,7 @@ def test_the_next_segment_waits_until_the_one_before_is_written_to_its_end(node:
 
 
 def test_a_segment_without_a_published_change_may_go(node: _Node, tables: MemoryTables) -> None:
-    """Cassandra removes its name and writes no index: no gap, no position."""
+    """Cassandra removes the link and writes no index. There is no gap, and no position is stored."""
     tables.tables = {table_id: replace(each, cdc=False) for table_id, each in tables.tables.items()}
     segment = node.segment(_ID)
     segment.append(payloads(3))
@@ -124,7 +124,7 @@ def test_a_segment_without_a_published_change_may_go(node: _Node, tables: Memory
 
 
 def test_a_segment_without_a_published_change_may_be_left_behind(node: _Node, tables: MemoryTables) -> None:
-    """Cassandra has no index for it, and leaves its name when it is restarted: it is finished like any other."""
+    """Cassandra writes no index for it, and leaves the link after a restart. It is finished like any other segment."""
     tables.tables = {table_id: replace(each, cdc=False) for table_id, each in tables.tables.items()}
     segment = node.segment(_ID)
     segment.append(payloads(3))
@@ -137,7 +137,7 @@ def test_a_segment_without_a_published_change_may_be_left_behind(node: _Node, ta
 
 
 def test_after_a_restart_of_the_node_no_change_waits_for_the_first_sync(node: _Node) -> None:
-    """The segment of the start before counts as long as Cassandra has a name for it of its own."""
+    """The segment of the earlier start is open as long as it has its name in Cassandra's own folder."""
     before = node.segment(_ID)
     before.append(payloads(2))
     node.agent.index(_ID, str(before.sync()))
@@ -152,7 +152,7 @@ def test_after_a_restart_of_the_node_no_change_waits_for_the_first_sync(node: _N
 
 
 def test_what_a_killed_node_synced_last_is_read_though_it_removes_the_segment(node: _Node) -> None:
-    """Before its first index a segment's second name is deleted at the node's start, whatever it holds."""
+    """At its start, the node removes the link of a segment without an index, also if it has changes."""
     segment = node.segment(_ID)
     segment.append(payloads(2))
     node.published(2)
@@ -166,7 +166,7 @@ def test_what_a_killed_node_synced_last_is_read_though_it_removes_the_segment(no
 
 
 def test_a_segment_that_goes_while_the_agent_is_down_is_a_gap(node: _Node) -> None:
-    """What was written behind the last published change is not known."""
+    """Writes after the last published change are not known."""
     segment = node.segment(_ID)
     segment.append(payloads(2))
     node.published(2)
@@ -177,7 +177,7 @@ def test_a_segment_that_goes_while_the_agent_is_down_is_a_gap(node: _Node) -> No
 
 
 def test_what_a_killed_node_lost_is_told(node: _Node, caplog: pytest.LogCaptureFixture) -> None:
-    """It was published, and the node's own start does not read behind the last marker."""
+    """The changes were published, but the node's start reads only up to the last marker."""
     segment = node.segment(_ID)
     segment.append(payloads(2))
     node.agent.index(_ID, str(segment.sync()))
@@ -192,7 +192,7 @@ def test_what_a_killed_node_lost_is_told(node: _Node, caplog: pytest.LogCaptureF
 def test_an_agent_that_comes_after_the_kill_of_the_node_publishes_and_tells_the_same(
     node: _Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent before it may have published more than the stored positions say."""
+    """The earlier agent may have published more than the stored positions say."""
     node.agent.stop()
     segment = node.segment(_ID)
     segment.append(payloads(2))
@@ -231,7 +231,7 @@ def test_where_the_log_does_not_allow_it_one_line_says_why(
     access_mode: str,
     why: str,
 ) -> None:
-    """The usual way goes on."""
+    """The usual reading continues."""
     agent = StagedAgent(tmp_path, tables, unsynced=_unsynced(access_mode))
     plain = segment_bytes(_ID, [payloads(2)])[len(header_bytes(_ID)) + 8 :]
     agent.segment(_ID, content(plain), "5")
@@ -245,7 +245,7 @@ def test_where_the_log_does_not_allow_it_one_line_says_why(
 def test_with_cassandra_3_11_one_line_says_why(
     tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A segment of it reaches the folder when it is finished."""
+    """A segment of 3.11 is in cdc_raw only when it is finished."""
     agent = StagedAgent(tmp_path, tables, unsynced=_unsynced())
     (agent.cdc_raw / f"CommitLog-6-{_ID}.log").write_bytes(segment_bytes(_ID, [payloads(2)], version=6))
     agent.start()

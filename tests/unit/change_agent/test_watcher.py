@@ -1,4 +1,4 @@
-"""CdcRawWatcher: what can be read of cdc_raw, how far, and what is final. Real files, real inotify."""
+"""CdcRawWatcher: which segments of cdc_raw can be read, up to where, and which are final. Real files, real inotify."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from change_agent.cdc_raw.folder import list_folder
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 
-# The node started at this time (milliseconds); its segments are numbered from there.
+# The node started at this time (milliseconds). The ids of its segments begin there.
 _START = 1_795_219_249_000
 _LATER_START = _START + 3_600_000
 _NOW = _START + 7_200_000
@@ -21,7 +21,7 @@ _NOW = _START + 7_200_000
 
 @pytest.fixture
 def cdc_raw(tmp_path: Path) -> Path:
-    """The folder that is watched; Cassandra's own commit log is the folder above."""
+    """The watched folder. Its parent is Cassandra's own commit log folder."""
     folder = tmp_path / "cdc_raw"
     folder.mkdir()
     return folder
@@ -29,7 +29,7 @@ def cdc_raw(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def watcher(cdc_raw: Path) -> Iterator[CdcRawWatcher]:
-    """A watcher that would look by itself every 30 seconds only."""
+    """A watcher that polls only every 30 seconds."""
     made = CdcRawWatcher(cdc_raw, 30.0)
     yield made
     made.close()
@@ -55,7 +55,7 @@ def _found(watcher: CdcRawWatcher) -> list[tuple[int, int, bool]]:
 
 
 def test_segments_come_in_the_order_of_their_ids_and_only_with_an_index(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """A segment without an index holds no changes yet."""
+    """A segment without an index has no changes yet."""
     _segment(cdc_raw, _START + 10, "300")
     _segment(cdc_raw, _START + 2, "200\nCOMPLETED")
     _segment(cdc_raw, _START + 11, None)
@@ -64,7 +64,7 @@ def test_segments_come_in_the_order_of_their_ids_and_only_with_an_index(watcher:
 
 
 def test_a_limit_never_goes_back(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """The index is rewritten in place: it may be empty for a moment, or hold the first digits only."""
+    """The index is rewritten in place, so it may be empty or have only its first digits for a moment."""
     _segment(cdc_raw, _START, "1048576")
     assert _found(watcher) == [(0, 1048576, False)]
     for torn in ("", "1", "1048"):
@@ -75,7 +75,7 @@ def test_a_limit_never_goes_back(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
 
 
 def test_of_an_index_that_was_empty_from_the_start_nothing_is_read(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """The segment is there all the same: it is not taken for gone, and the ones behind it wait for it."""
+    """The segment exists, so it does not count as deleted, and later segments wait for it."""
     _segment(cdc_raw, _START, "")
     assert _found(watcher) == [(0, 0, False)]
 
@@ -83,7 +83,7 @@ def test_of_an_index_that_was_empty_from_the_start_nothing_is_read(watcher: CdcR
 def test_an_index_that_is_none_is_left_alone(
     watcher: CdcRawWatcher, cdc_raw: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Strange content is told once, and other segments go on."""
+    """The unknown content is reported once, and other segments are read."""
     _segment(cdc_raw, _START, "what?")
     _segment(cdc_raw, _START + 1, "5")
     assert _found(watcher) == _found(watcher) == [(0, 0, False), (1, 5, False)]
@@ -91,7 +91,7 @@ def test_an_index_that_is_none_is_left_alone(
 
 
 def test_a_segment_of_an_earlier_start_of_the_node_is_final(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Its index was last written before the later start began, which is in the newer segment's id."""
+    """Its index was last written before the later start, whose time is in the newer segment's id."""
     _segment(cdc_raw, _START + 5, "100", written_ms=_START + 60_000)
     _segment(cdc_raw, _LATER_START + 1, "50")
     assert _found(watcher) == [(5, 100, True), (3_600_001, 50, False)]
@@ -100,14 +100,14 @@ def test_a_segment_of_an_earlier_start_of_the_node_is_final(watcher: CdcRawWatch
 def test_an_older_segment_of_the_same_start_is_not_final_because_a_newer_one_is_there(
     watcher: CdcRawWatcher, cdc_raw: Path
 ) -> None:
-    """Ids count segments from the start's time on, far slower than the clock."""
+    """Ids begin with the time of the start, and grow much more slowly than the clock."""
     _segment(cdc_raw, _START + 5, "100", written_ms=_START + 60_000)
     _segment(cdc_raw, _START + 6, "50", written_ms=_START + 61_000)
     assert _found(watcher) == [(5, 100, False), (6, 50, False)]
 
 
 def test_a_segment_that_cassandra_unlinked_is_final_after_a_rest(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Without its name in the commit log folder nobody can write to it, whatever the clocks say."""
+    """Without a name in the commit log folder it cannot be written, whatever the clocks show."""
     _segment(cdc_raw, _START + 5, "100", written_ms=_NOW - 20_000, links=1)
     _segment(cdc_raw, _START + 6, "100", written_ms=_NOW - 5_000, links=1)
     _segment(cdc_raw, _START + 7, "50", written_ms=_NOW, links=1)
@@ -115,7 +115,7 @@ def test_a_segment_that_cassandra_unlinked_is_final_after_a_rest(watcher: CdcRaw
 
 
 def test_an_index_without_its_segment_is_told(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Somebody removed the file: the caller decides whether that is a loss."""
+    """The file was removed. The caller decides whether that is a loss."""
     _segment(cdc_raw, _START, "100")
     (cdc_raw / f"CommitLog-7-{_START}.log").unlink()
     [found] = watcher.segments(_NOW)
@@ -123,7 +123,7 @@ def test_an_index_without_its_segment_is_told(watcher: CdcRawWatcher, cdc_raw: P
 
 
 def test_files_of_completed_segments_are_not_looked_at_again(cdc_raw: Path) -> None:
-    """Thousands may wait while Pulsar is away: a look costs one listing of the folder, not a call a file."""
+    """Thousands may wait while Pulsar is away. A look lists the folder, and needs no call for each file."""
     _segment(cdc_raw, _START + 1, "9\nCOMPLETED")
     _segment(cdc_raw, _START + 2, "9\nCOMPLETED")
     first = list_folder(cdc_raw)
@@ -139,7 +139,7 @@ def test_files_of_completed_segments_are_not_looked_at_again(cdc_raw: Path) -> N
 
 
 def test_a_completed_segment_that_goes_is_seen_to_be_gone(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """What is remembered of it stands for the same files only; a new segment behind it is found as ever."""
+    """Remembered facts are valid only for the same files. A new segment is found as before."""
     _segment(cdc_raw, _START + 1, "9\nCOMPLETED")
     _segment(cdc_raw, _START + 2, "9\nCOMPLETED")
     assert _found(watcher) == [(1, 9, True), (2, 9, True)]
@@ -153,7 +153,7 @@ def test_a_completed_segment_that_goes_is_seen_to_be_gone(watcher: CdcRawWatcher
 
 
 def test_waiting_ends_at_once_when_an_index_is_written(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Long before the poll interval of 30 seconds."""
+    """This is long before the poll interval of 30 seconds."""
     threading.Timer(0.05, _write_index, (cdc_raw, _START, "1")).start()
     began = time.monotonic()
     watcher.wait()
@@ -161,7 +161,7 @@ def test_waiting_ends_at_once_when_an_index_is_written(watcher: CdcRawWatcher, c
 
 
 def test_waiting_ends_when_it_is_woken(watcher: CdcRawWatcher) -> None:
-    """So that the agent can stop."""
+    """The agent needs this to stop."""
     threading.Timer(0.05, watcher.wake).start()
     began = time.monotonic()
     watcher.wait()

@@ -1,4 +1,4 @@
-"""How far a segment is written, by its bytes alone."""
+"""WrittenEnd: up to where a segment is written, judged by its bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE = 1024 * 1024
 
 @pytest.fixture(params=["sparse", "allocated"])
 def segment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[GrowingSegment]:
-    """As Cassandra makes it, and with blocks for all of its bytes."""
+    """A sparse file, as Cassandra creates it, and a file with all blocks allocated."""
     made = GrowingSegment(tmp_path / "CommitLog-7-5.log", 5, _SIZE)
     if request.param == "allocated":
         made.write(made.last_marker, bytes(_SIZE - made.last_marker))
@@ -31,12 +31,12 @@ def _end_of(path: Path) -> int | None:
 
 
 def test_an_empty_segment_ends_with_its_header(segment: GrowingSegment) -> None:
-    """Nothing but zeros is behind it."""
+    """Only zeros follow the header."""
     assert _end_of(segment.path) == len(header_bytes(5))
 
 
 def test_the_end_is_that_of_the_last_entry(segment: GrowingSegment) -> None:
-    """Its checksum may end with zeros."""
+    """The checksum of the entry may end with zeros."""
     position = segment.append(payloads(3))
     found = _end_of(segment.path)
     assert found is not None
@@ -46,7 +46,7 @@ def test_the_end_is_that_of_the_last_entry(segment: GrowingSegment) -> None:
 
 
 def test_an_entry_behind_one_that_is_not_written_is_seen(segment: GrowingSegment) -> None:
-    """However far behind it is."""
+    """The distance does not matter."""
     with WrittenEnd(segment.path) as end:
         start = segment.append(payloads(1))
         assert end.find() is not None
@@ -58,14 +58,14 @@ def test_an_entry_behind_one_that_is_not_written_is_seen(segment: GrowingSegment
 
 
 def test_a_compressed_segment_does_not_tell(tmp_path: Path) -> None:
-    """The node writes it at its syncs."""
+    """The node writes such a segment only when it syncs."""
     path = tmp_path / "CommitLog-7-5.log"
     path.write_bytes(encoded_segment_bytes(5, {"compressionClass": "LZ4Compressor"}, [(5, lz4_bytes(b"bytes"))]))
     assert _end_of(path) is None
 
 
 def test_a_file_that_grows_with_its_syncs_does_not_tell(tmp_path: Path) -> None:
-    """As with commitlog_disk_access_mode: direct."""
+    """commitlog_disk_access_mode: direct writes such files."""
     path = tmp_path / "CommitLog-7-5.log"
     made = GrowingSegment(path, 5, _SIZE)
     position = made.append(payloads(3))
@@ -76,7 +76,7 @@ def test_a_file_that_grows_with_its_syncs_does_not_tell(tmp_path: Path) -> None:
 
 
 def test_what_is_mapped_stays_so_when_it_is_nearly_full(segment: GrowingSegment) -> None:
-    """The way of writing is that of the node's start."""
+    """The node chooses the way of writing at its start."""
     with WrittenEnd(segment.path) as end:
         segment.append(payloads(1))
         assert end.find() is not None

@@ -1,4 +1,4 @@
-"""`cdc agent`: what a user sees who made a mistake."""
+"""`cdc agent`: what a user sees after a mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_mistake_is_one_line_and_the_exit_code_is_2(tmp_path: Path) -> None:
-    """All at once, each with the option's name, and no traceback."""
+    """All mistakes are reported at once, each with its option and without a traceback."""
     config = tmp_path / "agent.yaml"
     config.write_text("cdcRawDir: /tmp\nport: nine\ncdcWorkingDir: work\n")
     done = _agent("--config", str(config))
@@ -33,7 +33,7 @@ def test_every_mistake_is_one_line_and_the_exit_code_is_2(tmp_path: Path) -> Non
 
 
 def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> None:
-    """cdc_enabled: false names the file and what to do."""
+    """The message names the file with cdc_enabled: false, and says what to do."""
     (tmp_path / "cassandra.yaml").write_text(f"cdc_enabled: false\ncdc_raw_directory: {tmp_path}\n")
     config = tmp_path / "agent.yaml"
     config.write_text(f"cassandraYaml: {tmp_path}/cassandra.yaml\ncdcWorkingDir: {tmp_path}/work\n")
@@ -45,7 +45,7 @@ def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> No
 
 
 def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> None:
-    """The working directory is not even made."""
+    """Not even the working directory is created."""
     config = tmp_path / "agent.yaml"
     (tmp_path / "cdc_raw").mkdir()
     config.write_text(f"cdcRawDirectory: {tmp_path}/cdc_raw\ncdcWorkingDir: {tmp_path}/work\npulsarBatchDelayInMs: 5\n")
@@ -57,7 +57,7 @@ def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> No
 
 
 def test_damaged_positions_are_one_line(tmp_path: Path) -> None:
-    """The exit code is 1: the configuration is right, what was stored is not."""
+    """The exit code is 1, because the configuration is right and only the stored state is wrong."""
     work = tmp_path / "work"
     work.mkdir()
     (work / "positions-a.json").write_text("damaged")
@@ -71,7 +71,7 @@ def test_damaged_positions_are_one_line(tmp_path: Path) -> None:
 
 
 def _stopped(tmp_path: Path, name: str) -> Path:
-    """A file of an agent with one table whose timestamp stands still, which is named like the file."""
+    """Write an agent.yaml. Its agent has one stopped table, which is named like the file."""
     work = tmp_path / name
     work.mkdir()
     Stops(work).note(f"ks.{name}", "why")
@@ -84,7 +84,7 @@ def _stopped(tmp_path: Path, name: str) -> Path:
 def test_the_configuration_of_the_group_is_that_of_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts before the environment, and a command's own before it."""
+    """It takes precedence over the environment, and a command's own option over both."""
     first, second, third = (str(_stopped(tmp_path, name)) for name in ("a", "b", "c"))
 
     def listed(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""`cdc agent status`: one screen, or the file as it is."""
+"""`cdc agent status`: a screen, or the content of the status file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def _metrics(**changed: int) -> dict[str, object]:
 
 
 def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
-    """Position, lag, rates, disk, topics, and behind each trouble what to do; nothing is wider than a terminal."""
+    """It shows position, lag, rates, disk and topics, and a remedy for each problem.
+
+    No line is wider than a terminal.
+    """
     done = _run(tmp_path)
     assert done.exit_code == 1
     lines = done.output.splitlines()
@@ -74,7 +77,7 @@ def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
     said = " ".join(" ".join(lines[parked:]).split())
     assert "! 3 mutations are parked: they cannot be decoded yet -> cdc parked --working-dir" in said
     assert "X cdc_raw is full in 4 min at the rate of the last minute -> see why events are not sent" in said
-    # A reason is broken between words, never cut.
+    # A reason is wrapped between words, and never cut.
     assert (
         f"X shop.log cannot be published (no producer for cdc-events-shop.log: IncompatibleSchema{' refused' * 20});"
         in said
@@ -84,7 +87,7 @@ def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
 
 
 def test_an_agent_without_trouble_is_well(tmp_path: Path) -> None:
-    """Exit code 0. A forecast of years is none, and no topic is no "0 of 0"."""
+    """The exit code is 0. A forecast of years is not shown, and no opened topic is not "0 of 0"."""
     done = _run(tmp_path, topics={}, metrics=_metrics(parked=0, cdc_raw_seconds_to_full=1_507_603 * 3600))
     assert done.exit_code == 0
     assert "cdc_raw    1.0 MiB of 4.0 MiB, not filling up" in done.output
@@ -93,7 +96,7 @@ def test_an_agent_without_trouble_is_well(tmp_path: Path) -> None:
 
 
 def test_of_an_agent_that_does_not_run_nothing_is_shown_as_now(tmp_path: Path) -> None:
-    """No lag, no rates, no usable topics: these were true when it said so. The exit code is 1."""
+    """Lag, rates and usable topics of the last status are not current, so they are not shown. The exit code is 1."""
     done = _run(tmp_path, age_s=600)
     assert done.exit_code == 1
     said = done.output
@@ -114,7 +117,7 @@ def test_of_an_agent_whose_status_is_from_the_future_nothing_is_shown_as_now(tmp
 
 
 def test_of_an_agent_that_was_killed_a_moment_ago_nothing_is_shown_as_now(tmp_path: Path) -> None:
-    """A real one, whose servers are away. Its last status is no second old."""
+    """A real agent, whose servers are away. Its last status is less than a second old."""
     (tmp_path / "cdc_raw").mkdir()
     nowhere = {"contactPoints": "127.0.0.1", "port": 1, "pulsarServiceUrl": "pulsar://127.0.0.1:1"}
     options = {**nowhere, "pulsarAdminUrl": "http://127.0.0.1:1", "cdcRawDirectory": str(tmp_path / "cdc_raw")}
@@ -132,7 +135,7 @@ def test_of_an_agent_that_was_killed_a_moment_ago_nothing_is_shown_as_now(tmp_pa
 
 
 def test_of_an_agent_that_hangs_it_is_not_said_that_it_does_not_run(tmp_path: Path) -> None:
-    """Its process is there: stopped by a signal, or its disk is full."""
+    """Its process exists: it was stopped by a signal, or its disk is full."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "agent"])
     try:
         wait_until(lambda: "agent" in psutil.Process(process.pid).cmdline(), "the process is there", 60)
@@ -146,7 +149,7 @@ def test_of_an_agent_that_hangs_it_is_not_said_that_it_does_not_run(tmp_path: Pa
 
 
 def test_a_cassandra_that_is_away_is_trouble(tmp_path: Path) -> None:
-    """With the whole reason, and exit code 1."""
+    """The screen has the whole reason, and the exit code is 1."""
     reason = "Cassandra at 127.36.118.1 port 9042: Tried connecting to [('127.36.118.1', 9042)]. Last error: refused"
     done = _run(tmp_path, cassandra_problem=reason)
     assert done.exit_code == 1
@@ -154,7 +157,7 @@ def test_a_cassandra_that_is_away_is_trouble(tmp_path: Path) -> None:
 
 
 def test_who_may_only_read_the_configuration_may_look(tmp_path: Path) -> None:
-    """cdc_raw is another user's, or not there at all: it is not looked at."""
+    """The command does not check cdc_raw, which may belong to another user or not exist."""
     config = tmp_path / "agent.yaml"
     config.write_text(f"cdcRawDirectory: /nowhere\ncdcWorkingDir: {tmp_path}\n")
     _run(tmp_path)
@@ -163,13 +166,13 @@ def test_who_may_only_read_the_configuration_may_look(tmp_path: Path) -> None:
 
 
 def test_json_is_the_file(tmp_path: Path) -> None:
-    """For programs."""
+    """The output is for programs."""
     assert json.loads(_run(tmp_path, "--json").output)["segments"] == {"1795219249195": 94628, "1795219249196": 0}
 
 
 @pytest.mark.parametrize("content", [None, "{"])
 def test_without_a_status_there_is_one_line(tmp_path: Path, content: str | None) -> None:
-    """No agent ran there, or the file is damaged."""
+    """No agent has run in this folder, or its file is damaged."""
     if content is not None:
         (tmp_path / "status.json").write_text(content)
     done = CliRunner().invoke(cli, ["agent", "status", "--working-dir", str(tmp_path)])
@@ -178,7 +181,10 @@ def test_without_a_status_there_is_one_line(tmp_path: Path, content: str | None)
 
 
 def test_the_limit_of_held_events_is_a_failure(tmp_path: Path) -> None:
-    """All tables wait for the one whose topic cannot be used; an agent of an earlier version does not say it."""
+    """All tables wait for the table whose topic cannot be used.
+
+    Earlier versions of the agent do not report the limit.
+    """
     text = "held events fill maxHeldBytes: no more events are held, and reading of all tables will wait"
     assert text not in " ".join(_run(tmp_path).output.split())
     done = _run(tmp_path, metrics=_metrics(held_full=1))

@@ -1,6 +1,6 @@
-"""docker-compose.yml against the compose specification and against the sandbox, whose servers it offers.
+"""docker-compose.yml, checked with the compose specification and compared with the sandbox, which has the same servers.
 
-The schema is the specification's own, as the package check-jsonschema ships it.
+The schema is the specification's own, from the package check-jsonschema.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILE = Path(__file__).parents[3] / "docker-compose.yml"
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, dict[str, dict[str, object]]]:
-    """The file as YAML."""
+    """The parsed file."""
     loaded: dict[str, dict[str, dict[str, object]]] = yaml.safe_load(_FILE.read_text())
     return loaded
 
@@ -37,7 +37,7 @@ def _cassandra_settings(compose: dict[str, dict[str, dict[str, object]]]) -> dic
 
 
 def test_the_file_is_valid_by_the_compose_specification(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """No Docker is needed to see that."""
+    """The check needs no Docker."""
     schema = json.loads(
         resources.files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
     )
@@ -47,7 +47,7 @@ def test_the_file_is_valid_by_the_compose_specification(compose: dict[str, dict[
 
 
 def test_the_specification_refuses_a_misspelt_key(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """The check above can fail."""
+    """This proves that the check above can fail."""
     schema = json.loads(
         resources.files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
     )
@@ -58,14 +58,14 @@ def test_the_specification_refuses_a_misspelt_key(compose: dict[str, dict[str, d
 
 
 def test_the_images_are_the_sandboxs_versions(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """The same servers, whichever way they are started."""
+    """Both ways start the same versions."""
     assert compose["services"]["cassandra"]["image"] == f"cassandra:{CASSANDRA_VERSIONS['5.0']}"
     assert compose["services"]["pulsar"]["image"] == f"apachepulsar/pulsar:{PULSAR_VERSION}"
     assert (ComposeCassandra.version, ComposePulsar.version) == ("5.0.9", "4.0.8")
 
 
 def test_the_cdc_settings_are_the_sandboxs(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """Under the names that Cassandra has for them since 4.1."""
+    """The settings have the names that Cassandra uses since 4.1."""
     settings = _cassandra_settings(compose)
     defaults = SandboxOptions()
     assert CDC_SETTINGS == {"cdc_enabled": True, "cdc_total_space_in_mb": 1024, "commitlog_sync": "periodic"}
@@ -81,12 +81,12 @@ def test_the_cdc_settings_are_the_sandboxs(compose: dict[str, dict[str, dict[str
 
 
 def test_commit_log_and_cdc_raw_are_on_one_mount(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """Cassandra hard-links segments between them, which two mounts do not allow."""
+    """Cassandra hard-links segments between them, which is not possible across mounts."""
     assert compose["services"]["cassandra"]["volumes"] == ["./build/compose/cassandra:/var/lib/cassandra"]
 
 
 def test_every_published_port_is_on_loopback(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """And they are the ports that the tests connect to."""
+    """The ports are those that the tests connect to."""
     published = {name: service.get("ports", []) for name, service in compose["services"].items()}
     assert published == {
         "cassandra": ["127.0.0.1:9042:9042"],
@@ -105,7 +105,7 @@ def test_every_service_has_a_health_check(compose: dict[str, dict[str, dict[str,
 def test_the_agent_reads_the_nodes_cdc_raw_with_a_valid_configuration(
     compose: dict[str, dict[str, dict[str, object]]], tmp_path: Path
 ) -> None:
-    """Its folders are those of the mounts; the options are the agent's own."""
+    """Its folders are those of the mounts, and its options are those of the agent."""
     volumes = compose["services"]["agent"]["volumes"]
     assert volumes == [
         "./build/compose/cassandra/cdc_raw:/var/lib/cassandra/cdc_raw",
@@ -122,7 +122,7 @@ def test_the_agent_reads_the_nodes_cdc_raw_with_a_valid_configuration(
 
 
 def test_the_agents_image_has_every_package_of_the_project(compose: dict[str, dict[str, dict[str, object]]]) -> None:
-    """`pip install .` needs them all, and nothing else is copied."""
+    """`pip install .` needs all of them. No other folder is copied."""
     build = compose["services"]["agent"]["build"]
     assert isinstance(build, dict)
     copied = re.findall(r"^COPY (\w+) \1$", build["dockerfile_inline"], flags=re.MULTILINE)

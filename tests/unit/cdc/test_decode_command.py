@@ -1,4 +1,4 @@
-"""`cdc decode` on golden segments: output, exit codes, one line an error."""
+"""`cdc decode` on golden segments: output, exit codes, and one line for each error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemas.errors import ConfigError
 from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
 
 GOLDEN = GoldenSegment("5.0")
-# The segment holds three mutations of system tables, which its schema file does not have.
+# The segment has three mutations of system tables, which are not in its schema file.
 SKIPPED = "cdc: skipped 3 mutations, of 3 tables not in the schema"
 
 
@@ -26,7 +26,7 @@ def _decode(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_several_segments_are_printed_one_after_the_other() -> None:
-    """With the schema of one of them: table ids of the other are not in it, and are counted on stderr."""
+    """Only the schema of one of them is given. Mutations of the other's tables are counted on stderr."""
     other = GoldenSegment("4.1")
     done = _decode(GOLDEN.path, other.path, "--schema", GOLDEN.schema_file)
     assert done.stdout.splitlines() == GOLDEN.expected()
@@ -36,7 +36,7 @@ def test_several_segments_are_printed_one_after_the_other() -> None:
 
 
 def test_a_corrupt_segment_is_one_line_and_stays_where_it_is(tmp_path: Path) -> None:
-    """Type, segment, position and reason on stderr, exit code 1; what stood before the fault is printed."""
+    """stderr has type, segment, position and reason, and the exit code is 1. Mutations before the fault are printed."""
     content = bytearray(GOLDEN.path.read_bytes())
     content[1000] ^= 1
     segment = tmp_path / GOLDEN.path.name
@@ -60,14 +60,14 @@ def test_a_corrupt_segment_is_one_line_and_stays_where_it_is(tmp_path: Path) -> 
     ],
 )
 def test_a_contact_point_that_cannot_be_looked_up_is_one_line(host: str, said: str) -> None:
-    """No traceback."""
+    """No traceback is shown."""
     done = _decode(GOLDEN.path, "--contact-point", host)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert done.stderr.startswith(f"cdc: {said}")
 
 
 def test_a_mutation_that_does_not_fit_its_schema_is_told_and_the_next_one_printed(tmp_path: Path) -> None:
-    """One bad mutation hides nothing behind it."""
+    """A bad mutation does not hide later ones."""
     schema = json.loads(GOLDEN.schema_file.read_bytes())
     schema["columns"] = [row for row in schema["columns"] if (row["table_name"], row["column_name"]) != ("dense", "v")]
     schema_file = tmp_path / "schema.json"
@@ -99,13 +99,13 @@ def test_a_mutation_that_does_not_fit_its_schema_is_told_and_the_next_one_printe
     ],
 )  # fmt: skip
 def test_wrong_usage_is_told_in_one_line_each(arguments: Sequence[object], message: str) -> None:
-    """All problems at once, exit code 2, no traceback."""
+    """All problems are reported at once, with exit code 2 and no traceback."""
     done = _decode(*arguments)
     assert (done.stderr, done.stdout, done.returncode) == (message, "", 2)
 
 
 def test_a_node_that_is_not_there_is_one_line() -> None:
-    """Port 1 answers nobody."""
+    """No server listens on port 1."""
     done = _decode("--contact-point", "127.0.0.1:1", "--write-schema", "unused.json")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -125,7 +125,7 @@ def test_a_node_that_is_not_there_is_one_line() -> None:
     ],
 )
 def test_a_file_that_is_no_schema_is_refused(tmp_path: Path, content: str, reason: str) -> None:
-    """The message names the file and what is wrong in it."""
+    """The message names the file and the problem."""
     path = tmp_path / "schema.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match=reason):
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_schema_is_refused(tmp_path: Path, content: str, reaso
 
 
 def test_a_saved_schema_is_read_again(tmp_path: Path) -> None:
-    """The file is the rows of system_schema, as plain JSON."""
+    """The file has the rows of system_schema as plain JSON."""
     rows: Mapping[str, Sequence[Mapping[str, object]]] = json.loads(GOLDEN.schema_file.read_bytes())
     path = tmp_path / "schema.json"
     save_schema(rows, path)
@@ -142,7 +142,7 @@ def test_a_saved_schema_is_read_again(tmp_path: Path) -> None:
 
 
 def test_the_dropped_columns_of_a_node_are_known_with_their_time() -> None:
-    """All golden schemas were written by --write-schema's code."""
+    """The golden schemas were written with the code of --write-schema."""
     for golden in GOLDEN_SEGMENTS:
         (table,) = (table for table in golden.tables().values() if table.name == "dropped")
         assert {column.name for column in table.dropped_columns} == {"gone", "gone_set", "again"}
@@ -167,7 +167,7 @@ def test_a_contact_point_is_a_host_and_perhaps_a_port(text: str, expected: tuple
 
 @pytest.mark.parametrize("text", ["", ":9042", "host:", "host:x", "host:0", "host:65536"])
 def test_what_is_no_contact_point_is_refused(text: str) -> None:
-    """With the option's name."""
+    """The message names the option."""
     with pytest.raises(ConfigError, match="--contact-point"):
         parse_contact_point(text)
 
@@ -178,7 +178,7 @@ def _position(line: str) -> int:
 
 @pytest.mark.parametrize("golden", [each for each in ENCODED_SEGMENTS if each.line in {"5.0-zstd", "5.0-jceks"}])
 def test_an_encoded_segment_is_printed_as_a_plain_one(golden: GoldenSegment) -> None:
-    """A compressed one needs nothing; an encrypted one the options that name its key store, relative to their file."""
+    """A compressed segment needs no options. An encrypted one needs the file of options, which names the key store."""
     options = ["--commitlog-options", golden.options_file] if golden.options_file.exists() else []
     done = _decode(golden.path, "--schema", golden.schema_file, *options)
     assert done.stdout.splitlines() == golden.expected()
@@ -187,7 +187,7 @@ def test_an_encoded_segment_is_printed_as_a_plain_one(golden: GoldenSegment) -> 
 
 
 def test_an_encrypted_segment_without_its_key_is_one_line(tmp_path: Path) -> None:
-    """Exit code 1 without the options, 2 when they are wrong; no password is printed."""
+    """The exit code is 1 without the options, and 2 if they are wrong. No password is printed."""
     golden = next(each for each in ENCODED_SEGMENTS if each.line == "5.0-jceks")
     done = _decode(golden.path, "--schema", golden.schema_file)
     assert done.stderr == (

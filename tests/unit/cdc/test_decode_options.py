@@ -1,4 +1,4 @@
-"""`cdc decode`: what is chosen of the segments, and the outputs that are for persons."""
+"""`cdc decode`: options that select mutations, and output for people."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _position(line: str) -> int:
 
 
 def test_only_what_is_of_the_named_tables_is_printed() -> None:
-    """By name or with the keyspace; a mutation of several tables keeps the wanted part."""
+    """A table is named with or without its keyspace. Of a mutation of several tables, only these parts are printed."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--table", "golden.simple", "--table", "dense")
     found = [
         (update["table"], mutation["position"])
         for mutation in map(json.loads, done.stdout.splitlines())
         for update in mutation["updates"]
     ]
-    # The batch at 1466 writes to golden.collections too.
+    # The batch at 1466 also writes to golden.collections.
     assert found == [
         ("simple", 344), ("simple", 401), ("simple", 461), ("simple", 514), ("simple", 1466),
         ("dense", 1842), ("dense", 1903),
@@ -55,7 +55,7 @@ def test_only_what_is_of_the_named_tables_is_printed() -> None:
 
 
 def test_a_table_that_is_not_in_the_schema_is_refused() -> None:
-    """Else a typing error would look like an empty segment."""
+    """Otherwise a misspelled table would look like an empty segment."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--table", "simpel", "--table", "dense")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "cdc: --table: not in the schema: simpel\n"
@@ -65,7 +65,7 @@ def test_a_table_that_is_not_in_the_schema_is_refused() -> None:
     "golden", [GOLDEN, *(each for each in ENCODED_SEGMENTS if each.line.startswith("5.0"))], ids=lambda each: each.line
 )
 def test_reading_goes_on_behind_a_position_of_any_encoding(golden: GoldenSegment) -> None:
-    """Positions are those that are printed, also where the file is shorter than they are."""
+    """The positions are those in the output, which may be larger than the file."""
     options = ["--commitlog-options", golden.options_file] if golden.options_file.exists() else []
     middle = _position(golden.expected()[9])
     done = _decode(golden.path, "--schema", golden.schema_file, *options, "--from", f"{golden.path.name}:{middle}")
@@ -74,7 +74,7 @@ def test_reading_goes_on_behind_a_position_of_any_encoding(golden: GoldenSegment
 
 
 def test_segments_before_the_position_are_passed_over_and_later_ones_read_whole() -> None:
-    """By the ids in the names: segments of 4.1 and 5.0, of which the latter is older."""
+    """The ids in the names decide. The segment of 5.0 is older than that of 4.1."""
     later = GoldenSegment("4.1")
     arguments = [GOLDEN.path, later.path, "--schema", later.schema_file]
     assert _decode(*arguments, "--from", f"{SEGMENT_ID}:0").stdout.splitlines() == later.expected()
@@ -87,20 +87,20 @@ def test_segments_before_the_position_are_passed_over_and_later_ones_read_whole(
 
 @pytest.mark.parametrize("text", ["", "5", "5:", ":5", "CommitLog.log:5", "5:-1", "CommitLog-7-5.log"])
 def test_what_is_no_position_is_refused(text: str) -> None:
-    """The message shows how one looks."""
+    """The message shows an example of a position."""
     with pytest.raises(ConfigError, match="is not SEGMENT:POSITION, such as CommitLog-7-"):
         StartPosition.parse(text)
 
 
 def test_a_position_inside_an_entry_is_an_error_and_no_wrong_row() -> None:
-    """Sizes have checksums."""
+    """The checksum of a size does not fit at such a position."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--from", f"{SEGMENT_ID}:350")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{GOLDEN.path.name}, position 350: " in done.stderr
 
 
 def test_a_person_can_read_a_mutation() -> None:
-    """Values as text, times as times, what is deleted in words."""
+    """Values and times are readable, and deletions are described in words."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--format", "pretty")
     lines = done.stdout.splitlines()
     shown = [
@@ -126,7 +126,7 @@ def test_a_person_can_read_a_mutation() -> None:
 
 
 def test_statistics_are_counted_and_nothing_is_printed() -> None:
-    """Numbers stand before the names, which may be long."""
+    """The numbers come before the names, which may be long."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--stats")
     lines = done.stdout.splitlines()
     assert lines[:4] == [
@@ -145,7 +145,7 @@ def test_statistics_are_counted_and_nothing_is_printed() -> None:
 
 
 def test_statistics_are_json_where_that_is_asked_for() -> None:
-    """One object a segment; of a segment that ends with a fault too."""
+    """One object for each segment, also for a segment that ends with a fault."""
     done = _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--stats", "--json", "--table", "dense")
     (stats,) = map(json.loads, done.stdout.splitlines())
     assert stats.pop("decode_seconds") >= 0
@@ -165,7 +165,7 @@ def _crc(*values: int) -> bytes:
 
 
 def test_a_length_of_two_gigabytes_takes_no_memory(tmp_path: Path) -> None:
-    """Of an entry in a plain segment whose file is as long (a sparse one), with the right checksum: 600 MB are enough."""
+    """A plain segment, whose sparse file has the length of its entry, with a right checksum. 600 MB are enough."""
     content = GOLDEN.path.read_bytes()[:20]
     end, size = 0x7FFF_FFFF, 0x7FFF_0000
     content += end.to_bytes(4, "big") + _crc(SEGMENT_ID & 0xFFFFFFFF, SEGMENT_ID >> 32, 20)
@@ -182,7 +182,7 @@ def test_a_length_of_two_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
-    """As `cdc decode ... | head -1` does."""
+    """`cdc decode ... | head -1` does this."""
     segments = " ".join([str(GOLDEN.path)] * 40)
     command = f"{sys.executable} -m cdc.main decode {segments} --schema {GOLDEN.schema_file} | head -1"
     done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True, timeout=60)

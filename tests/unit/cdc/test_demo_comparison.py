@@ -1,4 +1,4 @@
-"""The demo's comparison: Cassandra's rows and Spark's rows, whatever the zone of the machine."""
+"""The demo's comparison of Cassandra's rows with Spark's rows, in any time zone of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MICROSECONDS = 1_795_453_200_123_000
 
 @pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York"])
 def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The zone of this process."""
+    """Set the time zone of this process."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield
@@ -25,7 +25,7 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.usefixtures("_zone")
 def test_times_of_spark_are_in_the_zone_of_this_process() -> None:
-    """As PySpark makes them from microseconds; also in a key and inside of other values."""
+    """PySpark converts microseconds to the local time zone, also in keys and in nested values."""
     seconds, rest = divmod(_MICROSECONDS, 1_000_000)
     of_spark = datetime.fromtimestamp(seconds).replace(microsecond=rest)  # noqa: DTZ006
     of_driver = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest, tzinfo=None)

@@ -1,4 +1,4 @@
-"""The demo's errors: what the clients of the servers raise is one line with a remedy."""
+"""The demo's errors: each error of a client becomes one line with a remedy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class _Refuses(BaseHTTPRequestHandler):
         self.wfile.write(b"no\nroom")
 
     def log_message(self, *_: object) -> None:  # type: ignore[override]
-        """Be silent."""
+        """Write no log."""
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A server that refuses everything."""
+    """The URL of a server that answers 500 to every request."""
     with HTTPServer(("127.0.0.1", 0), _Refuses) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -39,7 +39,7 @@ def url() -> Iterator[str]:
 
 
 def _line(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> str:
-    """The demo's error if its first step does this."""
+    """Run the demo with this first step, and return the text of its error."""
     monkeypatch.setattr(artifacts, "ensure", lambda _name: step())
     with pytest.raises(LineError) as raised:
         run_demo(DemoOptions(), quiet=True, on_progress=lambda name, step: None)
@@ -53,13 +53,13 @@ def test_a_program_that_does_not_end_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_answer_of_pulsar_that_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """With its reason."""
+    """The line has the reason of the answer."""
     line = _line(monkeypatch, lambda: rest().get(url).raise_for_status())
     assert line == f"Pulsar answered GET {url} by 500 no room{_AGAIN}"
 
 
 def test_a_pulsar_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the request."""
+    """The line names the request."""
     line = _line(monkeypatch, lambda: rest().get("http://127.0.0.1:9/admin"))
     assert line.startswith("Pulsar did not answer GET http://127.0.0.1:9/admin: ")
     assert line.endswith(_AGAIN)
@@ -67,7 +67,7 @@ def test_a_pulsar_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_cassandra_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the node's own error."""
+    """The line has the node's own error."""
 
     def step() -> None:
         with connect("127.0.0.1", 9):

@@ -1,4 +1,7 @@
-"""What `cdc status` and `cdc doctor` make of what servers said; the bodies were recorded from real ones (tests/golden/health)."""
+"""Findings of `cdc status` and `cdc doctor` for answers of servers, which were recorded from real ones.
+
+The answers are in tests/golden/health.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,14 @@ def _source(name: str, logs: Path | None = None) -> tuple[SourceView, Finding]:
 
 
 def test_a_source_that_runs_is_well() -> None:
-    """Its data topic has its full name."""
+    """The view has the full name of its data topic."""
     view, finding = _source("running")
     assert (finding.level, view.is_down, view.is_stopped) == (Level.OK, False, False)
     assert view.topic == "persistent://public/default/data-shop.orders"
 
 
 def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
-    """The worker's reason, and who mends it."""
+    """The finding has the worker's reason, and the commands that restart it."""
     view, finding = _source("given-up")
     assert (finding.level, view.is_down) == (Level.FAILURE, True)
     assert "is not running: 0 of 1 instances run (HTTP 503 Service Unavailable)" in finding.text
@@ -70,14 +73,14 @@ def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
 
 
 def test_a_source_that_somebody_stopped_is_not_down() -> None:
-    """The watch leaves it alone; the screen says how it is started."""
+    """The watch does not restart it, and the screen shows the command that starts it."""
     view, finding = _source("stopped")
     assert (view.is_stopped, view.is_down) == (True, False)
     assert finding.remedy == "pulsar-admin sources start --name shop"
 
 
 def test_a_remedy_names_the_namespace_of_a_source_that_is_not_in_the_default_one() -> None:
-    """pulsar-admin would look for it in public/default."""
+    """Otherwise pulsar-admin would look in public/default."""
     config = {**_recorded("source"), "tenant": "acme", "namespace": "cdc"}
     [down] = SourceView.of("shop", config, _recorded("source-given-up")).findings(None, _NOW_S)
     assert down.remedy.startswith("pulsar-admin sources restart --tenant acme --namespace cdc --name shop, ")
@@ -93,7 +96,7 @@ def test_a_source_that_starts_is_not_called_stopped() -> None:
 
 
 def test_a_wrong_option_is_taken_from_the_instances_log(tmp_path: Path) -> None:
-    """Where the worker says nothing; the remedy is another then."""
+    """The worker itself returns no reason. The remedy differs in this case."""
     folder = tmp_path / "public" / "default" / "shop"
     folder.mkdir(parents=True)
     reason = "java.lang.IllegalArgumentException: events.maxWaitng: is not an option of this connector; did you mean events.maxWaiting?"
@@ -108,7 +111,7 @@ def test_a_wrong_option_is_taken_from_the_instances_log(tmp_path: Path) -> None:
 
 
 def test_an_events_topic_without_its_subscription_has_no_backlog() -> None:
-    """Of a topic whose four partitions all had a reader."""
+    """Each of the topic's four partitions has a reader."""
     stats = _recorded("events-stats")
     found = Backlog.of(stats, "sub", _NOW_S)
     assert found is not None
@@ -117,7 +120,7 @@ def test_an_events_topic_without_its_subscription_has_no_backlog() -> None:
 
 
 def test_what_waits_has_the_age_of_its_oldest_message() -> None:
-    """Over partitions; one without a backlog has no age."""
+    """Partitions are added up. A partition without a backlog has no age."""
     stats = _recorded("events-stats")
     parts = list(stats["partitions"].values())
     for part, backlog, since_s in zip(parts[:2], (2, 3), (30, 90), strict=True):
@@ -129,7 +132,7 @@ def test_what_waits_has_the_age_of_its_oldest_message() -> None:
 
 
 def test_the_lines_own_topics_are_no_tables() -> None:
-    """Gaps, claims of agents and changes of schemas have no dot behind the prefix; no keyspace begins as expiry topics do."""
+    """Gaps, agents' claims and schema changes have no dot after the prefix. No keyspace begins like an expiry topic."""
     prefix = "persistent://public/default/cdc-events-"
     names = [
         f"{prefix}{name}" for name in ("shop.orders", "gaps", "schema-changes", "agent-66cdeb07", "expiry-shop.orders")
@@ -151,7 +154,7 @@ def _deployed(topic: str, **options: object) -> SourceView:
         ([_deployed("", tables=["shop.orders"], destination="persistent://a/b/{keyspace}-{table}")], ["persistent://a/b/shop-orders"]),
         ([_deployed("", tables=["shop.parts", "crm.*"], destination="lake-{keyspace}.{table}")], []),
         ([_deployed("", tables="shop.*")], []),
-        # These do not start.
+        # These sources do not start.
         ([_deployed("", tables="shop.*", destination="lake-{table")], []),
         ([_deployed("", tables="shop", destination="lake-{keyspace}.{table}")], []),
         (
@@ -166,7 +169,7 @@ def _deployed(topic: str, **options: object) -> SourceView:
 def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_default(
     sources: list[SourceView], expected: list[str]
 ) -> None:
-    """In whatever namespace they are."""
+    """The topics may be in any namespace."""
     assert list(data_topics("shop.orders", sources)) == [
         full_topic_name(each) for each in (*expected, "data-shop.orders")
     ]
@@ -183,7 +186,7 @@ def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_def
 def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
     resolved_ms: int | None, problems: list[str], remedy: str
 ) -> None:
-    """Also the section of the runbook, whose alarm comes for the same reason."""
+    """The remedy also names the runbook section of the alarm that has the same reason."""
     found = _finding(
         "shop.orders", TableResolved(table="shop.orders", resolved_ms=resolved_ms, nodes=(), problems=problems)
     )
@@ -193,7 +196,7 @@ def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
 
 
 def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
-    """Nobody listens there."""
+    """No broker listens at this address."""
     line = LineConfig.from_mapping({"pulsarServiceUrl": "pulsar://127.0.0.1:1", "pulsarAdminUrl": "http://127.0.0.1:1"})
     found = completeness_of(line, ["shop.orders"], [])["shop.orders"]
     assert (found.level, found.remedy) == (Level.WARNING, "cdc doctor checks Pulsar's rights and state")
@@ -207,7 +210,7 @@ def _gap(table: str) -> GapRecord:
 
 
 def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> None:
-    """A closing record is no gap; what is no record of the topic at all is told."""
+    """A record that closes a gap is not a gap. Other messages on the topic are reported."""
     orders, parts = _gap("orders"), _gap("parts")
     payloads = [
         encode_gap(each) for each in (orders, parts, orders.closed(1_795_000_002_000, "3 rows were sent again"))
@@ -218,7 +221,7 @@ def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> 
         "1 gap is open: changes may be lost. shop.parts from the beginning to 2026-11-18 11:06 UTC (2 segments went)"
     )
     assert found.remedy.startswith("`cdc spark resync` ")
-    # Agents wait for records that close the gaps: an acknowledgement tells them nothing.
+    # Agents wait for records that close the gaps. They do not see acknowledgements.
     assert (
         f"`pulsar-admin topics clear-backlog -s sub gaps`, and run `cdc agent resume-progress` on node {UUID(int=1)}"
         in found.remedy
@@ -233,7 +236,7 @@ def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> 
 
 @pytest.mark.parametrize("has_gap", [False, True])
 def test_while_gap_records_are_unread_it_is_not_known_whether_one_is_open(has_gap: bool) -> None:
-    """Who acknowledged them then would lose those of open gaps."""
+    """An operator who acknowledges them then would lose the records of open gaps."""
     payloads = [encode_gap(_gap("parts"))] if has_gap else []
     found = gap_finding([*payloads, b"\x01"], 20_000, "-s sub gaps")
     assert (found.level, "gaps" in found.facts) == (Level.FAILURE, False)
@@ -251,13 +254,13 @@ def _agent(age_s: float, place: str = "/nowhere", **changed: object) -> list[Fin
 
 
 def test_an_agent_that_speaks_is_well() -> None:
-    """With its lag."""
+    """The finding has the lag."""
     [finding] = _agent(1)
     assert (finding.level, finding.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
 
 
 def test_of_an_agent_that_is_silent_nothing_else_is_told(tmp_path: Path) -> None:
-    """Its last words were that all was well; its process is another one by now, or none."""
+    """The last status was good, but another process may have its process id by now."""
     [finding] = _agent(600, str(tmp_path), pid=1)
     assert (finding.level, finding.text) == (
         Level.FAILURE,
@@ -281,7 +284,7 @@ def test_of_an_agent_that_is_silent_nothing_else_is_told(tmp_path: Path) -> None
     ],
 )
 def test_a_status_from_the_future_is_old(place: str, text: str) -> None:
-    """Its agent would count as running until the clock catches up. A step of a few seconds is none."""
+    """The agent would count as running until the clock reaches that time. A difference of a few seconds is accepted."""
     [finding] = _agent(-3_600, place, pid=4711)
     assert (finding.level, finding.text) == (Level.FAILURE, text)
     [finding] = _agent(-5, place)
@@ -295,7 +298,7 @@ def test_a_status_from_the_future_is_old(place: str, text: str) -> None:
 def test_an_agent_that_has_ended_does_not_run_however_new_its_status_is(
     tmp_path: Path, space: str | None, level: Level
 ) -> None:
-    """Where its process id has a meaning here: an agent in a container has a process that is not seen from outside."""
+    """The process id is checked only in its own process space. The processes of a container are not visible here."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     [finding] = _agent(1, str(tmp_path), pid=ended.pid, process_space=space)
@@ -316,7 +319,7 @@ def test_an_agent_that_has_ended_does_not_run_however_new_its_status_is(
     ],
 )
 def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: float | None, last: str | None) -> None:
-    """The count itself stays until the agent's next start. An agent of an earlier version does not say when it was."""
+    """The counter stays until the agent's next start. Earlier versions do not report the time of the last failure."""
     status = _recorded("agent-status")
     metrics = {**status["metrics"], "write_failures": 41}
     if ago_s is not None:
@@ -327,7 +330,7 @@ def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: flo
 
 
 def test_two_troubles_of_an_agent_are_two_findings() -> None:
-    """Each with its remedy, and none of them "ok"."""
+    """Each has its own remedy, and no finding says that the agent is well."""
     metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}
     stopped = {"shop.orders": {"time_ms": 1, "stopped": "3 segments disappeared"}}
     found = _agent(
@@ -355,7 +358,7 @@ def test_a_loss_is_a_failure_until_no_table_stands_still(name: str) -> None:
 
 
 def test_remedies_of_an_agent_of_another_machine_name_no_folder_here() -> None:
-    """Its place is a URL, and no path of a disk."""
+    """The place of such an agent is a URL, not a path."""
     metrics = {**_recorded("agent-status")["metrics"], "parked": 3, "write_failures": 2}
     url = "http://10.0.0.1:9465"
     remedies = [each.remedy for each in _agent(1, url, metrics=metrics) if each.level is not Level.OK]
@@ -364,7 +367,7 @@ def test_remedies_of_an_agent_of_another_machine_name_no_folder_here() -> None:
 
 
 def test_an_agent_may_be_asked_over_http() -> None:
-    """What it says is what its status file says; one without that page is told as such."""
+    """The answer equals the status file. An address without this page is reported."""
     body = (_GOLDEN / "agent-status.json").read_bytes()
     endpoint = HttpEndpoint("127.0.0.1", 0, {"/status": lambda: (True, body, "application/json")})
     other = HttpEndpoint("127.0.0.1", 0, {"/readyz": lambda: (True, b"", "text/plain")})
@@ -382,7 +385,7 @@ def test_an_agent_may_be_asked_over_http() -> None:
 
 
 def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
-    """Behind for long is a warning; behind for a moment, as every mirror is, is none."""
+    """A long lag is a warning. Every mirror has a short lag, so that is not reported."""
     state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1], "b": [6, 2, 0]}}
     ends = {"a": (5, 9), "b": (6, 3)}
     assert judged_mirror("/m", state, ends.get, _NOW_S).level is Level.OK
@@ -394,7 +397,7 @@ def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
 
 
 def test_a_mirror_that_is_behind_does_not_count_as_busy_until_a_clock_catches_up() -> None:
-    """Its last micro-batch is from the future: the clock was set back since."""
+    """The clock was set back, so the time of the last micro-batch is in the future."""
     state = {"epoch": 7, "clock_s": _NOW_S + 3600, "positions": {"a": [5, 9]}}
     found = judged_mirror("/m", state, {"a": (5, 10)}.get, _NOW_S)
     assert (found.level, found.text) == (
@@ -405,7 +408,7 @@ def test_a_mirror_that_is_behind_does_not_count_as_busy_until_a_clock_catches_up
 
 @pytest.mark.parametrize("stored", ["[]", "{}", "null", '{"epoch": 1, "positions": {"a": 5}}', '{"epoch'])
 def test_a_mirror_whose_state_is_not_understood_is_a_failure(stored: str, tmp_path: Path) -> None:
-    """One finding; the other parts of the screen are shown. A command of Spark does not know its format then."""
+    """It is one finding, and other findings are still shown. Commands of Spark then do not know the table format."""
     (tmp_path / "applied").mkdir()
     (tmp_path / "applied" / "1.json").write_text(stored)
     with PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": "http://127.0.0.1:9"})) as service:
@@ -425,14 +428,14 @@ def test_a_mirror_whose_state_is_not_understood_is_a_failure(stored: str, tmp_pa
     ids=["of an earlier version", "all of them", "not from the beginning"],
 )
 def test_a_mirror_that_may_lack_records_is_not_said_to_have_all(stored: Mapping[str, object], text: str) -> None:
-    """Its user asked for that, so this is no warning."""
+    """The user asked for that, so it is not a warning."""
     state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1]}, **stored}
     found = judged_mirror("/m", state, {"a": (5, 9)}.get, _NOW_S)
     assert (found.level, found.text) == (Level.OK, text)
 
 
 def test_a_mirror_whose_topic_is_gone_has_not_every_record() -> None:
-    """Also if that is one partition of several."""
+    """The same holds if only one of several partitions is gone."""
     state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1], "b": [6, 2, 0]}}
     gone = judged_mirror("/m", state, {"b": (6, 2)}.get, _NOW_S)
     assert (gone.level, gone.text) == (Level.FAILURE, "its topic does not exist: a")
@@ -441,7 +444,7 @@ def test_a_mirror_whose_topic_is_gone_has_not_every_record() -> None:
 
 
 def test_a_mirror_lacks_the_records_of_partitions_that_were_added() -> None:
-    """One without a record has nothing that is missing."""
+    """An added partition without records lacks nothing."""
     state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1]}}
     ends = {"a": (5, 9), "b": (6, 0), "c": (7, -1)}
     late = judged_mirror("/m", state, ends.get, _NOW_S + 3600, ["a", "b", "c"])
@@ -465,7 +468,7 @@ _SECTIONS = [
 
 @pytest.mark.parametrize("width", [34, 48, 80, 200])
 def test_the_screen_fits_every_width(width: int) -> None:
-    """Words are broken between lines only where one is longer than a line; every remedy is there."""
+    """Words are wrapped between lines, and cut only if they are longer than a line. Every remedy is shown."""
     console = Console(width=width, record=True, file=io.StringIO(), soft_wrap=True)
     print_sections(console, _SECTIONS)
     lines = console.export_text().splitlines()
@@ -477,7 +480,7 @@ def test_the_screen_fits_every_width(width: int) -> None:
 
 
 def test_the_verdict_counts() -> None:
-    """A failure is trouble, a warning alone is none."""
+    """Only a failure counts as trouble, not a warning."""
     every = [each for section in _SECTIONS for each in section.findings]
     assert verdict(every).plain == "TROUBLE: 1 failure, 1 warning"
     assert verdict([ok("a", "b"), warning("a", "b", "c")]).plain == "it works: 1 warning"
@@ -485,7 +488,7 @@ def test_the_verdict_counts() -> None:
 
 
 def test_every_mistake_of_a_line_is_told_at_once(tmp_path: Path) -> None:
-    """Names with the one that was meant, values with what they may be."""
+    """A misspelled name is reported with the right one, and a wrong value with the allowed ones."""
     path = tmp_path / "line.yaml"
     path.write_text("contactPoint: 10.0.0.1\npulsarAdminUrl: localhost\nport: 0\n")
     with pytest.raises(ConfigError) as error:
@@ -496,7 +499,7 @@ def test_every_mistake_of_a_line_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["password: 2026-99-99\n", "a: [\n", "- a\n"])
 def test_a_line_that_is_no_yaml_is_reported_in_one_line(text: str, tmp_path: Path) -> None:
-    """YAML takes what looks like a date for one, also a date that does not exist."""
+    """YAML parses text that looks like a date, even if that date does not exist."""
     path = tmp_path / "line.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=rf"^--config: {path} ") as error:
@@ -507,7 +510,7 @@ def test_a_line_that_is_no_yaml_is_reported_in_one_line(text: str, tmp_path: Pat
 
 
 def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> None:
-    """The list of those that nobody asked for ends early, and says so."""
+    """The list of other tables is cut, and says how many are left out."""
     rows = [{"keyspace_name": "a", "table_name": f"t{number:02d}", "cdc": False} for number in range(30)]
     schema = {"tables": [*rows, {"keyspace_name": "z", "table_name": "Late", "cdc": False}]}
     [_, late] = captured_tables(schema, ["z.*"])
@@ -519,7 +522,7 @@ def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> 
 
 
 def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> None:
-    """An agent with a URL is of another machine; any other place is a path of this one."""
+    """An agent with a URL runs on another machine. Any other place is a path on this machine."""
     assert list(agent_machine("http://127.0.0.1:9465")) == []
     [folder] = agent_machine(str(tmp_path))
     assert folder.subject == str(tmp_path)
@@ -533,7 +536,7 @@ def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> 
 
 
 def test_the_doctor_goes_on_behind_a_working_directory_that_it_may_not_look_at() -> None:
-    """It ended there, and showed nothing of the servers."""
+    """It used to end there, without findings about the servers."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -548,7 +551,7 @@ def test_the_doctor_goes_on_behind_a_working_directory_that_it_may_not_look_at()
 
 
 def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:
-    """Only where a table has CDC: what is not wanted may be written as its owner likes."""
+    """Only keyspaces of tables with CDC are checked."""
     keyspaces = [{"keyspace_name": name, "durable_writes": name == "safe"} for name in ("safe", "Fast", "other")]
     tables = [{"keyspace_name": name, "table_name": "t", "cdc": name != "other"} for name in ("safe", "Fast", "other")]
     found = list(captured_tables({"keyspaces": keyspaces, "tables": tables}, []))
@@ -558,7 +561,7 @@ def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() ->
 
 
 def test_a_secret_of_a_line_is_not_printed(tmp_path: Path) -> None:
-    """It may stand in a file of its own."""
+    """The secret may be in a file."""
     (tmp_path / "token").write_text("token:sesame\n")
     config = LineConfig.from_mapping(
         {"pulsarAuthPluginClassName": "token", "pulsarAuthParamsFile": str(tmp_path / "token")}

@@ -1,4 +1,4 @@
-"""What `cdc status` and `cdc doctor` report of servers that refuse, answer in part, or answer something else."""
+"""Findings of `cdc status` and `cdc doctor` for servers that refuse, or whose answers are partial or unexpected."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _checked(pages: Mapping[str, Page]) -> list[Finding]:
 
 
 def test_the_doctor_reports_workers_sources_and_packages_of_deleted_sources() -> None:
-    """A source that is down is a failure, a package that is left over a warning."""
+    """A source that is down is a failure. A package of a deleted source is a warning."""
     worker, source, left = _checked(_WORKER)
     assert (worker.level, worker.text) == (Level.OK, "1 worker, ready")
     assert (source.level, source.subject) == (Level.FAILURE, "shop")
@@ -90,7 +90,7 @@ def test_a_broker_that_lists_no_packages_is_no_failure_and_hides_no_source(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_role_that_may_not_list_workers_sees_its_sources(status: int) -> None:
-    """The remedy is about rights. The worker is enabled, for it answers about sources."""
+    """The remedy is about rights. The worker is enabled, because it returns the sources."""
     worker, source, left = _checked({**_WORKER, _WORKER_PAGE: page({"reason": "client is not authorized"}, status)})
     assert (worker.level, source.level, left.subject) == (Level.WARNING, Level.FAILURE, "gone")
     assert "superusers" in worker.remedy
@@ -98,7 +98,7 @@ def test_a_role_that_may_not_list_workers_sees_its_sources(status: int) -> None:
 
 
 def test_a_worker_that_is_not_enabled_or_refuses_has_its_own_remedy() -> None:
-    """By the status code of its answer."""
+    """The status code of the answer decides."""
     [disabled] = _checked({**_WORKER, _WORKER_PAGE: page({"reason": "Function worker service is not done"}, 503)})
     assert (disabled.level, "functionsWorkerEnabled=true" in disabled.remedy) == (Level.FAILURE, True)
     [_, refused] = _checked(
@@ -109,7 +109,7 @@ def test_a_worker_that_is_not_enabled_or_refuses_has_its_own_remedy() -> None:
 
 
 class _Node:
-    """A node's session; `refusal` is raised in place of its settings."""
+    """The session of a node that raises `refusal` when its settings are read."""
 
     def __init__(self, refusal: Exception) -> None:
         self._refusal = refusal
@@ -140,7 +140,7 @@ def _of_node(node: _Node, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
 def test_a_role_that_may_not_read_settings_is_no_failure_and_hides_no_other_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A role with LOGIN and no grants is enough for the agent."""
+    """The agent needs only a role with LOGIN, without grants."""
     refusal = Unauthorized("User cdc has no SELECT permission on <table system_views.settings> or any of its parents")
     version, settings, clock, tables = _of_node(_Node(refusal), monkeypatch)
     assert (version.level, settings.level, clock.level, tables.level) == (Level.OK, Level.WARNING, Level.OK, Level.OK)
@@ -149,7 +149,7 @@ def test_a_role_that_may_not_read_settings_is_no_failure_and_hides_no_other_chec
 
 
 def test_tables_are_checked_on_the_first_node_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first contact point is down. With two nodes that answer, tables are checked once."""
+    """The first contact point is down. Two nodes answer, but tables are checked once."""
     node = _Node(Unauthorized("no"))
     line = LineConfig.from_mapping({"contactPoints": "a..b,10.0.0.7,10.0.0.8"})
     connected = NodeConnection._connected
@@ -163,13 +163,13 @@ def test_tables_are_checked_on_the_first_node_that_answers(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("apart_s", "said"), [(60.0, "behind that"), (-60.0, "ahead of that")])
 def test_a_clock_is_behind_or_ahead(apart_s: float, said: str) -> None:
-    """By this machine's time less that of the server."""
+    """The argument is the time of this machine minus that of the server."""
     found = _clock("node", apart_s)
     assert (found.level, f"{said} of this machine" in found.text) == (Level.WARNING, True)
 
 
 def test_a_node_that_stops_answering_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a refusal is one."""
+    """Only a refused query is not a failure."""
     [found] = _of_node(_Node(OperationTimedOut()), monkeypatch)
     assert (found.level, "does not answer" in found.text) == (Level.FAILURE, True)
 
@@ -187,7 +187,7 @@ def _gap(number: int) -> GapRecord:
 
 
 def _gap_pages(records: Sequence[GapRecord]) -> dict[str, Page]:
-    """As a broker answers for a topic without partitions on which these wait."""
+    """The answers of a broker for a topic without partitions and with these records."""
     stats = {"subscriptions": {"sub": {"msgBacklog": len(records), "consumers": []}}}
     messages = {f"{_PEEKED}/{place}": Page(encode_gap(each)) for place, each in enumerate(records, 1)}
     return {f"{_GAPS}/partitions": page({"partitions": 0}), f"{_GAPS}/stats": page(stats), **messages}
@@ -201,7 +201,7 @@ def _gaps(pages: Mapping[str, Page]) -> list[Finding]:
 
 
 def test_gaps_are_counted_however_many_records_wait() -> None:
-    """The record that closes one may be the last of more than a thousand."""
+    """The record that closes a gap may be the last of more than a thousand."""
     opened = [_gap(number) for number in range(550)]
     closed = [each.closed(1_795_000_002_000, "3 rows were sent again") for each in opened]
     assert _gaps(_gap_pages([*opened, *closed])) == [ok("", "none is open, 550 are closed", gaps=0)]
@@ -209,7 +209,7 @@ def test_gaps_are_counted_however_many_records_wait() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_who_may_not_read_gap_records_is_not_told_that_none_is_open(status: int) -> None:
-    """Nor to clear the backlog: the remedy is the right to consume."""
+    """The remedy is the right to consume, not to clear the backlog."""
     [found] = _gaps({**_gap_pages([_gap(1)]), f"{_PEEKED}/1": page({"reason": "no permission"}, status)})
     assert found.level is Level.FAILURE
     assert found.text.startswith("whether a gap is open is not known: ")
@@ -219,7 +219,7 @@ def test_who_may_not_read_gap_records_is_not_told_that_none_is_open(status: int)
 
 
 def test_an_error_of_the_broker_is_no_end_of_the_gap_records() -> None:
-    """Only a message that is not there is."""
+    """Only a missing message ends the list of records."""
     records = [_gap(number) for number in range(3)]
     with pytest.raises(PulsarServiceError, match="answers 500"):
         _gaps({**_gap_pages(records), f"{_PEEKED}/2": page({"reason": "bookkeeper"}, 500)})
@@ -239,7 +239,7 @@ def _asked(answer: Page) -> AgentStatus:
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
 def test_the_age_of_an_agents_status_is_measured_by_its_own_clock(ahead_s: float) -> None:
-    """The clock of the machine that asks may be another one."""
+    """The clock of this machine may differ."""
     body = (_GOLDEN / "agent-status.json").read_bytes()
     [well] = _asked(Page(body)).findings(_WRITTEN_S + ahead_s)
     assert (well.level, well.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
@@ -249,7 +249,7 @@ def test_the_age_of_an_agents_status_is_measured_by_its_own_clock(ahead_s: float
 
 @pytest.mark.parametrize("date", [None, "yesterday"])
 def test_without_the_date_of_its_answer_the_clock_of_this_machine_counts(date: str | None) -> None:
-    """Which the finding says."""
+    """The finding says so."""
     status = _asked(Page((_GOLDEN / "agent-status.json").read_bytes(), date=date))
     assert [each.level for each in status.findings(_WRITTEN_S + 1)] == [Level.OK]
     [silent] = status.findings(_WRITTEN_S + 120)
@@ -268,7 +268,7 @@ _OTHERS: Final = [
 
 @pytest.mark.parametrize("content", _OTHERS, ids=range(len(_OTHERS)))
 def test_what_is_no_status_of_an_agent_is_reported_as_such(content: object, tmp_path: Path) -> None:
-    """At its address another program may answer, and its file may be damaged."""
+    """Another program may answer at the address, and the file may be damaged."""
     with pytest.raises(
         NoStatusError, match=r"^http://127.0.0.1:\d+ answers, but .*/status is no agent's status \(.+\)$"
     ):
@@ -285,7 +285,7 @@ def test_an_agent_that_starts_has_no_status_yet() -> None:
 
 
 def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) -> None:
-    """The topic had two when the mirror was written."""
+    """The topic had two partitions when the mirror was written."""
     names = [f"persistent://public/default/data-shop.orders-partition-{number}" for number in range(3)]
     paths = [f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}/lastMessageId" for name in names]
     state = {"epoch": 7, "clock_s": 0, "positions": {names[0]: [5, 9, -1], names[1]: [6, 2, 0]}}
@@ -309,7 +309,7 @@ def test_partitions_that_a_mirror_does_not_know_are_asked_for(tmp_path: Path) ->
 
 
 def test_a_mirror_whose_state_is_damaged_is_a_failure(tmp_path: Path) -> None:
-    """A state file that a power failure has cut; it ended in a traceback."""
+    """A power failure cut the state file. This used to end in a traceback."""
     (tmp_path / "applied").mkdir()
     (tmp_path / "applied" / "7.json").write_text('{"epoch": 7, "posi')
     with serving({}) as url, PulsarService(_line(url)) as service:
@@ -319,13 +319,13 @@ def test_a_mirror_whose_state_is_damaged_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://pulsar:80x"])
 def test_a_wrong_url_of_the_admin_service_is_a_mistake_of_the_configuration(url: str) -> None:
-    """One line."""
+    """The error is one line."""
     with pytest.raises(ConfigError, match=r"^pulsarAdminUrl: 'http://.*' is no URL \(.+\); write one such as http://"):
         PulsarService(_line(url))
 
 
 def test_a_contact_point_that_is_no_host_name_is_a_failure() -> None:
-    """It is not even looked up."""
+    """It is not looked up."""
     [found] = _cassandra(LineConfig.from_mapping({"contactPoints": "a..b"}))
     assert found.level is Level.FAILURE
     assert "does not answer: Cassandra at a..b port 9042: an address is no host name (" in found.text
@@ -354,7 +354,7 @@ _TOPICS: Final = "/admin/v2/persistent/public/default"
     ],
 )
 def test_another_server_at_the_address_of_the_admin_service_is_reported(version: Page, topics: Page, said: str) -> None:
-    """It may answer 200 to everything."""
+    """Such a server may answer 200 to every request."""
     pages = {"/admin/v2/brokers/version": version, _TOPICS: topics, f"{_TOPICS}/partitioned": topics}
     with serving(pages) as url, PulsarService(_line(url)) as service:
         found = [each for each in _pulsar(service) if each.level is Level.FAILURE]
@@ -364,7 +364,7 @@ def test_another_server_at_the_address_of_the_admin_service_is_reported(version:
 def _line_of_orders(
     options: Mapping[str, object], topic: str, data: str, data_pages: Mapping[str, Page]
 ) -> dict[str, Page]:
-    """A line with one table and one source, whose data topic has these pages."""
+    """The pages of a line with one table and one source, whose data topic has these pages."""
     events = "/admin/v2/persistent/public/default/cdc-events-shop.orders"
     subscription = {"msgBacklog": 0, "consumers": [{}]}
     source = {"className": "", "topicName": topic, "configs": options}
@@ -391,7 +391,7 @@ _SOURCES_WITH_OWN_TOPICS: Final = [
 
 @pytest.mark.parametrize(("options", "topic", "data"), _SOURCES_WITH_OWN_TOPICS)
 def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, object], topic: str, data: str) -> None:
-    """Its name need not begin with data-, and its namespace need not be that of the events."""
+    """Its name need not begin with data-, and its namespace may differ from that of the events."""
     policies = {
         "messageTTL": page(60), "backlogQuotaMap": page({}),
         "retention": page({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
@@ -411,7 +411,7 @@ def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, o
 
 
 def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:
-    """It may be of another tenant, where only the source's role has rights."""
+    """It may belong to another tenant, where only the source's role has rights."""
     options, topic, data = _SOURCES_WITH_OWN_TOPICS[1]
     refused = page({"reason": "no"}, 403)
     pages = _line_of_orders(options, topic, data, {"stats": refused, "partitions": refused})
@@ -424,7 +424,7 @@ def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"7"])
 def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> None:
-    """For topics as for sources."""
+    """The same holds for topics and sources."""
     asked: list[tuple[str, Callable[[PulsarService], object]]] = [
         ("/admin/v2/persistent/public/default/t/partitions", lambda service: service.stats("public/default/t")),
         ("/admin/v3/sources/public/default/shop", lambda service: service.source("shop")),
@@ -440,7 +440,7 @@ def test_an_answer_of_another_kind_is_an_error_of_the_service(body: bytes) -> No
 
 @pytest.mark.parametrize("value", [5, True, {"a": 1}])
 def test_an_option_of_a_source_may_have_a_value_of_another_type(value: object) -> None:
-    """The source does not start with it; the other sources are looked at all the same."""
+    """Such a source does not start. The other sources are still checked."""
     line = LineConfig.from_mapping({})
     letters = dead_letter_topics(line, [{"events.topic": value, "deadLetter.topic": "x"}, {"deadLetter.topic": "mine"}])
     assert letters == (line.dead_letters, "persistent://public/default/mine")
@@ -449,7 +449,10 @@ def test_an_option_of_a_source_may_have_a_value_of_another_type(value: object) -
 
 
 def test_the_dead_letter_topics_of_a_line_are_its_own_and_those_of_its_sources() -> None:
-    """Each once; a source that is deleted just then has none, one of another line or program does not count. The doctor checks what Pulsar would delete of them."""
+    """Each topic is listed once. Deleted sources, and sources of other lines or programs, add none.
+
+    The doctor checks the policies that would delete dead letters.
+    """
     sources = "/admin/v3/sources/public/default"
     topics = "/admin/v2/persistent/public/default"
     pages = {

@@ -1,4 +1,4 @@
-"""`--help` of every command: an example for each, and none that the command itself would refuse."""
+"""`--help` of every command: each has an example, and the command accepts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc.main import cli
 
 
 def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Every command that does something by itself."""
+    """Paths of all commands that can be called, including groups that do something by themselves."""
     if not isinstance(command, click.Group):
         yield path
         return
@@ -48,7 +48,7 @@ def _examples(path: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("path", _PATHS, ids=" ".join)
 def test_every_command_shows_an_example_that_it_takes(path: tuple[str, ...]) -> None:
-    """Every option of the example is there, and none is missing that must be given."""
+    """All options of the example exist, and all required options are given."""
     examples = _examples(path)
     assert examples
     for example in examples:
@@ -66,7 +66,7 @@ def test_every_command_shows_an_example_that_it_takes(path: tuple[str, ...]) -> 
 
 
 def test_help_fits_a_terminal_of_80_columns() -> None:
-    """Examples are lines that nobody breaks."""
+    """Examples are not wrapped."""
     for path in _PATHS:
         shown = CliRunner().invoke(cli, [*path, "--help"], prog_name="cdc", terminal_width=80).output
         assert not [line for line in shown.splitlines() if len(line) > 80], path
@@ -74,13 +74,13 @@ def test_help_fits_a_terminal_of_80_columns() -> None:
 
 @pytest.mark.parametrize("group", sorted({path[:-1] for path in _PATHS if len(path) > 1}), ids=" ".join)
 def test_help_of_a_group_has_a_whole_sentence_for_each_command(group: tuple[str, ...]) -> None:
-    """None is cut at the end of its line."""
+    """No sentence is cut at the end of its line."""
     shown = CliRunner().invoke(cli, [*group, "--help"], prog_name="cdc", terminal_width=80).output
     assert not [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")]
 
 
 def test_every_number_of_a_command_is_a_finite_one() -> None:
-    """A plain float, and click's own range, take `nan`: the command ends in a traceback with it, or never."""
+    """A plain float and click's own range accept `nan`. The command then ends in a traceback, or never ends."""
     numbers = {
         (*path, option.name): option.type
         for path in _PATHS

@@ -1,4 +1,4 @@
-"""Two agents of one node on this machine: `cdc status` names both."""
+"""Agents on this machine: `cdc status` names all agents of a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from change_agent.cdc_raw.folder_lock import FolderLock
 from tests.servers.other_user import as_another_user
 from tests.topics.events_topic import wait_until
 
-# In place of an agent: a process with its command line.
+# A process with the command line of an agent, which replaces a real one.
 _SLEEPS = "import time; time.sleep(60)"
 _PULSAR = "http://127.0.0.1:9"
 _OTHER_PULSAR = "http://127.0.0.3:9"
@@ -29,7 +29,7 @@ _OTHER_PULSAR = "http://127.0.0.3:9"
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[list[Path]]:
-    """Two agents with one cdc_raw, which a third one has; their agent.yaml."""
+    """Paths of agent.yaml of two running agents with one cdc_raw, which is locked by a third one."""
     lock = FolderLock(tmp_path)
     (tmp_path / "cdc_raw").mkdir()
     assert lock.take()
@@ -51,7 +51,7 @@ def waiting(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def test_agents_of_one_node_are_named_also_those_that_wait(waiting: list[Path]) -> None:
-    """A waiting agent has no status: that is no reason to start it. Agents of another Pulsar are not this line's."""
+    """A waiting agent has no status, and must not be started. Agents of another Pulsar do not belong to this line."""
     wait_until(lambda: set(waiting) <= {each.config for each in local_agents()}, "both processes are there", 60)
     line = LineConfig.from_mapping({"agents": [str(waiting[0])], "pulsarAdminUrl": _PULSAR})
     [silent, shared], _ = agents(line, time.time())
@@ -78,7 +78,7 @@ def test_agents_of_one_node_are_named_also_those_that_wait(waiting: list[Path]) 
     ],
 )
 def test_an_agent_is_known_by_its_command_line(words: list[str], is_running: bool, tmp_path: Path) -> None:
-    """Its file is named by an option, in both forms, or by the environment. Its subcommands are no agents."""
+    """An option in both forms, or the environment, names the file. Subcommands are not agents."""
     (tmp_path / "a.yaml").touch()
     environment = {**os.environ, "CDC_CONFIG": "a.yaml"}
     with subprocess.Popen([sys.executable, "-c", _SLEEPS, *words], cwd=tmp_path, env=environment) as process:
@@ -115,7 +115,7 @@ def _line_of_this_machine() -> LineConfig:
 
 
 def test_an_agent_without_a_file_is_found_by_its_environment(tmp_path: Path) -> None:
-    """It is asked by its working directory, which belongs to the folder that it was started in."""
+    """Its working directory is relative to the folder in which it was started."""
     with _process(tmp_path, _environment(tmp_path, CDC_PULSAR_ADMIN_URL=_OTHER_PULSAR)) as pid:
         assert _line_of_this_machine().agents == (str(tmp_path / "work"),)
         [silent], _ = agents(_line_of_this_machine(), time.time())
@@ -125,7 +125,7 @@ def test_an_agent_without_a_file_is_found_by_its_environment(tmp_path: Path) -> 
 
 
 def test_options_of_a_file_and_of_the_environment_are_those_of_the_agent(tmp_path: Path) -> None:
-    """Not those of the environment in which somebody looks at it. A file that names no folder is no place to ask."""
+    """The environment of the caller does not count. A file without a working directory is not a place to ask."""
     (tmp_path / "a.yaml").write_text("topicPrefix: other-\n")
     with _process(tmp_path, _environment(tmp_path), "--config", "a.yaml") as pid:
         [found] = [each for each in local_agents() if each.pid == pid]
@@ -133,7 +133,7 @@ def test_options_of_a_file_and_of_the_environment_are_those_of_the_agent(tmp_pat
 
 
 def test_an_agent_whose_environment_may_not_be_read_is_named(tmp_path: Path) -> None:
-    """It is of another user. An agent whose status is known is not named again."""
+    """The agent belongs to another user. It is named only if its status is not known."""
     if os.geteuid():
         pytest.skip("only root has processes that another user of this test may not read")
 

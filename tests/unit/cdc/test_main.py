@@ -1,4 +1,4 @@
-"""The command `cdc` itself: what it says of a command that does not exist, and what it tells a shell that completes one."""
+"""The command `cdc` itself: unknown commands, unexpected errors, and completion in a shell."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PAGE: Final = Path(__file__).parents[3] / "docs" / "cli.md"
 def test_a_mistyped_command_is_named_with_the_one_that_was_meant(
     typed: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Usage errors end with 2."""
+    """The exit code of usage errors is 2."""
     monkeypatch.setattr(sys, "argv", ["cdc", *typed])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -56,7 +56,7 @@ def test_a_mistyped_command_is_named_with_the_one_that_was_meant(
 def test_what_no_command_has_foreseen_of_files_and_servers_is_one_line(
     error: Exception, said: str, debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A traceback where it is asked for."""
+    """`--debug` shows the traceback."""
     monkeypatch.setattr(sys, "argv", ["cdc", *["--debug"][: int(debug)]])
     with pytest.raises(SystemExit) as ended:
         run(_raising(error), "cdc")
@@ -66,7 +66,7 @@ def test_what_no_command_has_foreseen_of_files_and_servers_is_one_line(
 
 
 def test_an_error_of_the_program_itself_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is to be reported."""
+    """Users should report such an error."""
     monkeypatch.setattr(sys, "argv", ["cdc"])
     with pytest.raises(KeyError):
         run(_raising(KeyError("x")), "cdc")
@@ -86,7 +86,7 @@ def _raising(error: Exception) -> click.Command:
     [("cdc resol", ["resolved"]), ("cdc sandbox st", ["start", "status", "stop"]), ("cdc sandbax st", ["status"])],
 )
 def test_a_shell_completes_commands_also_those_below_another_one(words: str, completed: list[str]) -> None:
-    """As bash asks for it, by the line of docs/cli.md."""
+    """The request is that of bash with the line in docs/cli.md."""
     [variable] = set(re.findall(r"(_\w+)=bash_source", _PAGE.read_text(encoding="utf-8")))
     asked = {variable: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(

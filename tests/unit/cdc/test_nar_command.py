@@ -1,4 +1,4 @@
-"""`cdc nar`: its folder."""
+"""`cdc nar`: its output folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.errors import ConfigError
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_built(tmp_path: Path) -> None:
-    """One line that names the option."""
+    """One line names the option."""
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "build"
     done = CliRunner().invoke(nar, ["--out", str(out)])

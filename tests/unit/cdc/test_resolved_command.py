@@ -1,4 +1,4 @@
-"""`cdc resolved --listen`: what Prometheus gets when something fails."""
+"""`cdc resolved --listen`: the metrics after an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemas.errors import CdcError
 def test_whatever_fails_is_a_metric_and_one_line(
     problem: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same reason is not repeated at each scrape."""
+    """The same reason is not logged again at each scrape."""
 
     def fails(config: LineConfig) -> None:
         raise problem

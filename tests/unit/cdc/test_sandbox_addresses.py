@@ -21,13 +21,13 @@ def test_a_claimed_block_cannot_be_claimed_again_until_it_is_free() -> None:
 
 
 def test_nodes_and_pulsar_have_addresses_of_their_own() -> None:
-    """One block serves all servers of a sandbox."""
+    """All servers of a sandbox are in one block."""
     block = AddressBlock(prefix="127.41.7")
     assert (block.node(1), block.node(2), block.pulsar) == ("127.41.7.1", "127.41.7.2", "127.41.7.100")
 
 
 def test_all_nodes_share_the_first_native_port_that_is_free_on_each() -> None:
-    """Drivers that discover a cluster expect one port; somebody else's listener moves it for all nodes."""
+    """Drivers that discover a cluster expect the same port. If one node's port is in use, all nodes move to another."""
     block, claim = claim_block()
     with claim, socket.create_server((block.node(2), 9042)):
         assert block.cassandra_ports(2).native == 9043

@@ -1,4 +1,4 @@
-"""The servers' files: which versions, and what happens when they cannot be had."""
+"""The servers' files: pinned versions, and failures to fetch them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _pinned(name: str) -> dict[str, str]:
 def test_each_line_of_cassandra_is_pinned_to_the_release_that_it_is_called(
     line: str, dependencies: dict[str, str]
 ) -> None:
-    """The pom and the version that users are told must not part."""
+    """The version in the pom must equal the version that users are told."""
     assert _pinned(f"cassandra-{line}") == dependencies
     assert CASSANDRA_VERSIONS[line] == dependencies["cassandra-all"]
 
 
 def test_pulsar_and_the_tools_are_pinned() -> None:
-    """Another version is a decision, not an accident."""
+    """A change of a version must be deliberate, so it needs a change of this test."""
     assert _pinned("pulsar") == {"pulsar-server-distribution": "4.0.8"}
     assert PULSAR_VERSION == "4.0.8"
     assert _pinned("pulsar-io-jdbc-sqlite") == {"pulsar-io-jdbc-sqlite": PULSAR_VERSION}
@@ -60,18 +60,18 @@ def test_pulsar_and_the_tools_are_pinned() -> None:
 
 
 def test_every_pom_is_an_artifact_set() -> None:
-    """No pom is forgotten, and no name lacks its pom."""
+    """Every pom has a name, and every name has a pom."""
     assert sorted(pom.stem for pom in _POMS.iterdir()) == sorted(artifacts.ARTIFACT_SETS)
 
 
 def test_an_unknown_artifact_set_is_refused_with_the_known_ones() -> None:
-    """A misspelt name does not reach Maven."""
+    """Maven is not called with a misspelled name."""
     with pytest.raises(ConfigError, match=r"'pulsr' is unknown; it is one of cassandra-5\.0, "):
         artifacts.ensure("pulsr")
 
 
 def test_a_missing_maven_is_one_line_that_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a first start needs Maven."""
+    """Only the first start needs Maven."""
     java_home()  # found while the PATH is still whole
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -83,7 +83,7 @@ def test_a_missing_maven_is_one_line_that_says_how_to_get_it(tmp_path: Path, mon
 
 
 def test_a_fetch_that_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt starts clean; the text ends with Maven's reason."""
+    """The next attempt starts from an empty folder. The message ends with Maven's reason."""
     program = tmp_path / "bin" / "mvn"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho '[ERROR] no route to host -> [Help 1]'\nexit 1\n")
@@ -98,7 +98,7 @@ def test_a_fetch_that_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypa
 
 @pytest.fixture
 def maven_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `mvn` on the PATH that copies one file where Maven would copy the jars; its calls are counted in a file."""
+    """Put a `mvn` on the PATH that copies one file instead of jars. Return the file that counts its calls."""
     program = tmp_path / "bin" / "mvn"
     program.parent.mkdir()
     program.write_text(
@@ -113,7 +113,7 @@ def maven_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_filled_cache_needs_no_maven(maven_calls: Path) -> None:
-    """A second start works without a network."""
+    """A second start needs no network."""
     first = artifacts.ensure("jolokia")
     second = artifacts.ensure("jolokia")
     assert first == second
@@ -122,7 +122,7 @@ def test_a_filled_cache_needs_no_maven(maven_calls: Path) -> None:
 
 
 def test_two_callers_fetch_a_set_once(maven_calls: Path) -> None:
-    """The second waits for the first, and finds the files."""
+    """The second caller waits for the first, and finds the files."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         first, second = pool.map(artifacts.ensure, ["jolokia", "jolokia"])
     assert first == second
@@ -130,7 +130,7 @@ def test_two_callers_fetch_a_set_once(maven_calls: Path) -> None:
 
 
 def test_what_a_killed_fetch_left_is_removed_by_the_next(maven_calls: Path, tmp_path: Path) -> None:
-    """Pulsar's archive is 240 MB; it must not pile up."""
+    """Pulsar's archive has 240 MB, so left-over copies must be removed."""
     (jar,) = artifacts.ensure("jolokia")
     folder = jar.parent
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""`cdc sandbox` where no server is started: usage, and folders that hold no sandbox."""
+"""`cdc sandbox` without servers: usage, and folders without a sandbox."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def _cdc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_status_of_an_empty_folder_says_so(tmp_path: Path) -> None:
-    """And its exit code tells a script."""
+    """The exit code tells it to scripts."""
     run = _cdc("status", "--dir", tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (1, f"no sandbox in {tmp_path}\n", "")
 
 
 def test_down_may_be_called_where_nothing_runs(tmp_path: Path) -> None:
-    """A script may always call it."""
+    """Scripts may call it in any state."""
     run = _cdc("down", "--dir", tmp_path / "none")
     assert (run.returncode, run.stdout) == (0, f"nothing runs in {tmp_path / 'none'}\n")
 
 
 def test_json_of_down_and_status_is_one_object(tmp_path: Path) -> None:
-    """For programs."""
+    """The output is for programs."""
     assert json.loads(_cdc("down", "--json", "--dir", tmp_path).stdout) == {"dir": str(tmp_path), "ended": 0}
     assert json.loads(_cdc("status", "--json", "--dir", tmp_path).stdout) == {"dir": str(tmp_path), "servers": []}
 
 
 def test_down_never_removes_a_folder_that_holds_no_sandbox(tmp_path: Path) -> None:
-    """A wrong --dir must not cost anybody's files."""
+    """A wrong --dir must not delete other files."""
     (tmp_path / "thesis.txt").write_text("text")
     assert _cdc("down", "--remove", "--dir", tmp_path).returncode == 0
     assert (tmp_path / "thesis.txt").read_text() == "text"
@@ -86,7 +86,7 @@ def test_down_never_removes_a_folder_that_holds_no_sandbox(tmp_path: Path) -> No
     ],
 )
 def test_wrong_usage_names_the_option_and_exits_with_2(arguments: list[str], message: str) -> None:
-    """Nothing is started."""
+    """No server is started."""
     run = _cdc(*arguments)
     assert run.returncode == 2
     assert message in run.stderr
@@ -94,7 +94,7 @@ def test_wrong_usage_names_the_option_and_exits_with_2(arguments: list[str], mes
 
 
 def test_up_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
-    """`down --remove` would remove them."""
+    """`down --remove` would delete them."""
     (tmp_path / "thesis.txt").write_text("text")
     run = _cdc("up", "--dir", tmp_path)
     assert run.returncode == 2
@@ -102,7 +102,10 @@ def test_up_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
 
 
 def test_up_takes_a_folder_whose_first_start_failed(tmp_path: Path) -> None:
-    """It failed before it wrote sandbox.json. Other files are still refused, and folders of servers that ran."""
+    """The start failed before sandbox.json was written.
+
+    Other files, and folders of servers that ran, are still refused.
+    """
     names = ["lock", "cassandra-1", "cassandra-2", "pulsar", ".sandbox.json"]
     for name in names:
         (tmp_path / name).touch()
@@ -120,7 +123,7 @@ def test_up_takes_a_folder_whose_first_start_failed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("foreign", [[], ["thesis.txt"], ["logs/cassandra-1.log"]])
 def test_down_removes_a_folder_whose_first_start_failed(tmp_path: Path, foreign: list[str]) -> None:
-    """It failed before it wrote sandbox.json. Nothing is removed beside other files."""
+    """The start failed before sandbox.json was written. With other files in the folder, nothing is removed."""
     folder = tmp_path / "sandbox"
     (folder / "logs").mkdir(parents=True)
     (folder / "cassandra-1" / "conf").mkdir(parents=True)
@@ -135,7 +138,7 @@ def test_down_removes_a_folder_whose_first_start_failed(tmp_path: Path, foreign:
 
 @pytest.mark.parametrize("state", [None, _STATE])
 def test_down_removes_nothing_below_a_start_in_progress(tmp_path: Path, state: SandboxState | None) -> None:
-    """It has the lock, and has not written its state yet; the state of an earlier sandbox may be there."""
+    """The start holds the lock and has not written its state yet. The state of an earlier sandbox may exist."""
     if state is not None:
         write_state(tmp_path, state)
     with _lock_folder(tmp_path), pytest.raises(SandboxError, match="a sandbox that is just starting"):
@@ -147,14 +150,14 @@ def test_down_removes_nothing_below_a_start_in_progress(tmp_path: Path, state: S
 
 
 def test_up_refuses_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    """One line, no traceback."""
+    """The error is one line without a traceback."""
     (tmp_path / "file").write_text("")
     run = _cdc("up", "--dir", tmp_path / "file")
     assert (run.returncode, run.stderr) == (2, f"cdc: --dir: {tmp_path / 'file'} cannot be used: File exists\n")
 
 
 def test_up_refuses_a_folder_that_pulsars_scripts_cannot_take(tmp_path: Path) -> None:
-    """They would fail later, and not say why."""
+    """They would fail later without a reason."""
     run = _cdc("up", "--dir", tmp_path / "my sandbox")
     assert run.returncode == 2
     assert run.stderr.startswith(f"cdc: sandbox folder: '{tmp_path}/my sandbox' has a space or colon")
@@ -162,7 +165,7 @@ def test_up_refuses_a_folder_that_pulsars_scripts_cannot_take(tmp_path: Path) ->
 
 
 def test_up_refuses_the_data_of_another_version(tmp_path: Path) -> None:
-    """Cassandra would refuse it too, or change it for good."""
+    """Cassandra would refuse such data, or convert it permanently."""
     write_state(tmp_path, _STATE)
     run = _cdc("up", "--cassandra", "4.1", "--dir", tmp_path)
     assert run.returncode == 2
@@ -170,13 +173,13 @@ def test_up_refuses_the_data_of_another_version(tmp_path: Path) -> None:
 
 
 def test_a_state_that_was_written_is_read_again(tmp_path: Path) -> None:
-    """`status` and `down` live on it."""
+    """`status` and `down` depend on it."""
     write_state(tmp_path, _STATE)
     assert read_state(tmp_path) == _STATE
 
 
 def test_a_file_is_no_sandbox_and_nobody_is_told_to_remove_it(tmp_path: Path) -> None:
-    """It was named by mistake."""
+    """The file was named by mistake."""
     file = tmp_path / "thesis.txt"
     file.write_text("text")
     assert read_state(file) is None
@@ -185,7 +188,7 @@ def test_a_file_is_no_sandbox_and_nobody_is_told_to_remove_it(tmp_path: Path) ->
 
 
 def test_a_broken_state_is_one_line(tmp_path: Path) -> None:
-    """A full disk or an editor may have cut it."""
+    """A full disk or an editor may have cut the file."""
     (tmp_path / "sandbox.json").write_text("{")
     run = _cdc("status", "--dir", tmp_path)
     assert run.returncode == 1
@@ -196,7 +199,7 @@ def test_a_broken_state_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["servers", "supervisor"])
 @pytest.mark.parametrize("command", ["status", "down"])
 def test_a_state_without_one_of_its_fields_is_one_line(name: str, command: str, tmp_path: Path) -> None:
-    """It was edited."""
+    """The file was edited."""
     write_state(tmp_path, _STATE)
     state = tmp_path / "sandbox.json"
     fields = json.loads(state.read_text())
@@ -210,7 +213,7 @@ def test_a_state_without_one_of_its_fields_is_one_line(name: str, command: str, 
 def test_a_state_of_another_user_is_no_reason_to_remove_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its rights are in the way. (Root may read everything, so the refusal is made here.)"""
+    """Only the rights prevent the reading. The test raises the refusal itself, because root may read every file."""
 
     def refused(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
@@ -221,7 +224,7 @@ def test_a_state_of_another_user_is_no_reason_to_remove_the_folder(
 
 
 def test_down_removes_the_folder_behind_a_link(tmp_path: Path) -> None:
-    """With the link: a dangling one would be in the way of the next start."""
+    """The link is removed too, because a dangling link would prevent the next start."""
     data, link = tmp_path / "data", tmp_path / "link"
     data.mkdir()
     link.symlink_to(data)
@@ -232,7 +235,7 @@ def test_down_removes_the_folder_behind_a_link(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_ended(tmp_path: Path) -> None:
-    """Pids come again after a reboot; ending pid 1 would be a poor `down`."""
+    """Process ids are reused after a reboot. `down` must not kill such a process."""
     write_state(tmp_path, _STATE)
     assert [status.condition for status in server_statuses(tmp_path)] == ["stopped"]
     assert take_down(tmp_path) == 0
@@ -240,14 +243,14 @@ def test_a_pid_that_belongs_to_another_process_by_now_is_neither_running_nor_end
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that all users may enter, unlike pytest's."""
+    """A folder that all users may enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 def test_down_of_a_sandbox_of_another_user_ends_and_removes_nothing(open_folder: Path) -> None:
-    """It is one line with the user who may. Process 1, which runs as root, is in place of its supervisor."""
+    """One line names the user who may end it. Process 1, which runs as root, stands for its supervisor."""
     if psutil.Process(1).uids().real != 0:
         pytest.skip("process 1 of this container does not run as root")
     write_state(open_folder, replace(_STATE, supervisor=ProcessId.of(1)))
@@ -259,7 +262,7 @@ def test_down_of_a_sandbox_of_another_user_ends_and_removes_nothing(open_folder:
 
 
 def test_a_server_of_a_sandbox_of_another_user_is_not_said_to_be_down(open_folder: Path) -> None:
-    """Its control socket is there, and this user may not connect to it."""
+    """Its control socket exists, but this user may not connect to it."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(open_folder / "control.sock"))
         (open_folder / "control.sock").chmod(0 if os.geteuid() else 0o700)
@@ -273,7 +276,7 @@ def test_a_server_of_a_sandbox_of_another_user_is_not_said_to_be_down(open_folde
 def test_a_supervisor_whose_end_nobody_collects_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    """In a container, process 1 often collects nothing: the supervisor that has ended remains as a zombie."""
+    """In a container, process 1 often does not reap processes, so a supervisor that has ended remains as a zombie."""
     monkeypatch.setattr(running, "_SUPERVISOR_WAIT_S", 2.0)
     parent = ["sh", "-c", 'sh -c "$0" & exec sleep 60', script]
     with subprocess.Popen(parent, stdout=subprocess.PIPE, text=True) as process:
@@ -291,7 +294,7 @@ def test_a_supervisor_whose_end_nobody_collects_has_ended(
 def test_a_server_that_is_silent_for_a_moment_is_asked_again_by_who_has_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float, condition: Condition
 ) -> None:
-    """`up` has: its servers have just answered. `status` tells what it finds."""
+    """`up` has patience, because its servers have just answered. `status` reports the first result."""
     running = [replace(each, process=ProcessId.of(os.getpid())) for each in _STATE.servers]
     write_state(tmp_path, replace(_STATE, servers=tuple(running)))
     answers = iter([False, True])

@@ -1,4 +1,4 @@
-"""Several `cdc sandbox start` at once, with a real supervisor and small real processes in place of servers."""
+"""Concurrent `cdc sandbox start`, with a real supervisor, and small real processes instead of servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _server(folder: Path, name: str, process: ProcessId) -> ServerState:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A sandbox that was left running, with two servers that have ended."""
+    """A detached sandbox with two servers that have ended."""
     (tmp_path / "logs").mkdir()
     channel = SupervisorChannel(tmp_path, held=[], remove_folder=False)
     supervisor = ProcessId.of(channel.pid)
@@ -71,7 +71,10 @@ def _pid_of(folder: Path, name: str) -> int | None:
 
 
 def test_starts_of_several_servers_at_once_are_all_recorded(folder: Path) -> None:
-    """Each changes its own part of sandbox.json; a lost one would be listed as stopped while it runs."""
+    """Each changes its own part of sandbox.json.
+
+    A server with a lost change would be listed as stopped while it runs.
+    """
 
     def record(name: str) -> None:
         with detached_server(folder, name) as server:
@@ -88,7 +91,7 @@ def test_starts_of_several_servers_at_once_are_all_recorded(folder: Path) -> Non
 
 
 def test_one_of_two_starts_of_a_server_wins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one says so. Other servers can be started."""
+    """The other start reports it. Other servers can be started."""
     monkeypatch.setattr(DetachedServer, "_why_not_ready", lambda _server: None)
     with detached_server(folder, "one") as server, server.only_start():
         refused = CliRunner().invoke(start, ["one", "--dir", str(folder)])
@@ -104,7 +107,7 @@ def test_one_of_two_starts_of_a_server_wins(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_a_start_that_waited_knows_the_process_of_the_other_one(folder: Path) -> None:
-    """It has read sandbox.json before the other one wrote it."""
+    """It has read sandbox.json before the other start wrote it."""
     with detached_server(folder, "one") as late, detached_server(folder, "one") as server:
         server._process = ProcessId(pid=7, created=0.0)
         server.on_start()
@@ -113,7 +116,10 @@ def test_a_start_that_waited_knows_the_process_of_the_other_one(folder: Path) ->
 
 
 def test_a_start_takes_the_addresses_of_one_that_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cassandra stores them with its data. The other start used and left the folder while this one fetched files."""
+    """Cassandra stores them with its data.
+
+    The other start used the folder and left it while this one fetched files.
+    """
     block, claim = claim_block()
     claim.close()
     state = SandboxState(

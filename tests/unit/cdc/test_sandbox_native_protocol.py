@@ -1,4 +1,4 @@
-"""The readiness question, against a server that speaks literal frames of the native protocol."""
+"""native_protocol: the check of readiness, against a server that sends literal frames of the native protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERROR = bytes.fromhex("84 00 0000 00 00000007 00001001 0001 78")
 
 @contextmanager
 def _node(answers: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """A port that answers one connection's requests in turn, and the requests that it got."""
+    """Serve one connection with these answers. Yield the port and the list of received requests."""
     requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -48,7 +48,7 @@ def test_the_rows_of_the_answer_are_counted() -> None:
 
 
 def test_a_node_that_asks_for_a_password_gets_that_of_its_own_superuser() -> None:
-    """SASL PLAIN: an empty authority, the name and the password, each behind a zero."""
+    """SASL PLAIN: an empty authority, then the name and the password, each after a zero byte."""
     with _node([_AUTHENTICATE, _AUTH_SUCCESS, _TWO_ROWS]) as (port, requests):
         assert count_rows("127.0.0.1", port, "system.peers") == 2
     assert requests[1] == bytes.fromhex("04 00 0000 0f 00000018 00000014") + b"\0cassandra\0cassandra"
@@ -64,13 +64,13 @@ def test_a_node_that_asks_for_a_password_gets_that_of_its_own_superuser() -> Non
     ],
 )
 def test_anything_but_rows_means_that_it_does_not_serve(answers: list[bytes], reason: str) -> None:
-    """A node in the middle of its start is not ready, and the probe does not fail on it."""
+    """A node that is starting is not ready, and the check raises no other error."""
     with _node(answers) as (port, _), pytest.raises(NotServingError, match=reason):
         count_rows("127.0.0.1", port, "system.peers")
 
 
 def test_a_closed_port_means_that_it_does_not_serve() -> None:
-    """The first seconds of every start."""
+    """This is the state in the first seconds of every start."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(NotServingError, match="refused"):

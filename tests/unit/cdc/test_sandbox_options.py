@@ -1,4 +1,4 @@
-"""What can be chosen about a sandbox, and what is made of it for Cassandra."""
+"""The options of a sandbox, and the Cassandra settings that follow from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PORTS = CassandraPorts(native=9042, storage=7000, jolokia=8778)
 
 
 def test_all_wrong_options_are_reported_at_once() -> None:
-    """A user mends everything in one go."""
+    """A user can correct all options at once."""
     with pytest.raises(ConfigError) as error:
         SandboxOptions(
             cassandra="6.0",
@@ -36,7 +36,7 @@ def test_all_wrong_options_are_reported_at_once() -> None:
 
 
 def test_a_sandbox_without_any_server_is_refused() -> None:
-    """It would do nothing."""
+    """Such a sandbox would have no use."""
     with pytest.raises(ConfigError, match="leave nothing to start"):
         SandboxOptions(nodes=0, pulsar=False)
 
@@ -53,7 +53,7 @@ def test_a_sandbox_without_any_server_is_refused() -> None:
     ],
 )
 def test_tokens_part_the_ring_evenly(node: int, nodes: int, token: int) -> None:
-    """Each node owns as much as any other."""
+    """All nodes own equal parts of the ring."""
     assert initial_token(node, nodes) == token
 
 
@@ -66,7 +66,7 @@ def _settings(options: SandboxOptions) -> dict[str, object]:
 
 
 def test_a_node_writes_cdc_raw_and_syncs_as_told() -> None:
-    """What the change agent lives on."""
+    """The change agent depends on these settings."""
     settings = _settings(SandboxOptions(commitlog_sync_ms=50, commitlog_segment_mb=2))
     assert settings["cdc_enabled"] is True
     assert settings["cdc_raw_directory"] == "/s/cassandra-2/cdc_raw"
@@ -76,7 +76,7 @@ def test_a_node_writes_cdc_raw_and_syncs_as_told() -> None:
 
 
 def test_a_node_that_joins_takes_its_data_from_the_others() -> None:
-    """The others must not: nobody would have any to give."""
+    """The first nodes must not bootstrap, because no node has data then."""
     assert _settings(SandboxOptions())["auto_bootstrap"] is False
     joins = node_settings(
         Path("/s/cassandra-3"), address="127.7.7.3", seed="127.7.7.1", ports=_PORTS, token=1,
@@ -87,13 +87,13 @@ def test_a_node_that_joins_takes_its_data_from_the_others() -> None:
 
 @pytest.mark.parametrize(("joins", "delay_ms"), [(False, 0), (True, 10_000)])
 def test_a_node_that_joins_gives_its_seeds_time_to_answer(joins: bool, delay_ms: int) -> None:
-    """Without, it refuses to start on a busy machine: no seed could be reached."""
+    """Without the delay, it refuses to start on a busy machine, because it reaches no seed in time."""
     options = jvm_options(Path("/s/cassandra-3"), heap_mb=384, jamm=Path("/jamm.jar"), joins=joins)
     assert [each for each in options if "ring_delay_ms" in each] == [f"-Dcassandra.ring_delay_ms={delay_ms}"]
 
 
 def test_data_centres_come_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
-    """The snitch reads it from the class path."""
+    """The snitch reads the file from the class path."""
     options = SandboxOptions(nodes=2, data_centers=["west", "east"])
     assert _settings(options)["endpoint_snitch"] == "GossipingPropertyFileSnitch"
     write_configuration(tmp_path, {}, "east")
@@ -101,7 +101,7 @@ def test_data_centres_come_from_a_file_beside_the_configuration(tmp_path: Path) 
 
 
 def test_a_node_listens_on_its_own_loopback_address_only() -> None:
-    """A sandbox is nobody else's business."""
+    """Other machines must not reach a sandbox."""
     settings = _settings(SandboxOptions())
     assert (settings["listen_address"], settings["rpc_address"]) == ("127.7.7.2", "127.7.7.2")
     assert settings["seed_provider"] == [
@@ -110,7 +110,7 @@ def test_a_node_listens_on_its_own_loopback_address_only() -> None:
 
 
 def test_the_users_settings_win_and_none_removes_one() -> None:
-    """Tests of special commit logs need other settings than the sandbox's."""
+    """Tests of special commit logs need other settings than the default ones."""
     options = SandboxOptions(cassandra_settings={"cdc_total_space_in_mb": 64, "commitlog_sync": None})
     settings = _settings(options)
     assert settings["cdc_total_space_in_mb"] == 64
@@ -118,6 +118,6 @@ def test_the_users_settings_win_and_none_removes_one() -> None:
 
 
 def test_only_3_11_is_told_to_do_without_thrift() -> None:
-    """Later versions refuse the setting."""
+    """Later versions refuse this setting."""
     assert _settings(SandboxOptions(cassandra="3.11"))["start_rpc"] is False
     assert "start_rpc" not in _settings(SandboxOptions(cassandra="4.0"))

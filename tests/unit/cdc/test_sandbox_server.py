@@ -1,4 +1,4 @@
-"""A server's start, with small real processes in place of servers."""
+"""The start of a server, with small real processes instead of servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdc.sandbox.launch import Launch
 from cdc.sandbox.server import Server
 from cdc.sandbox.supervision import SupervisorChannel
 
-# gives up as often as it is told, each time with a reason that its parts' farewells bury; then it stays
+# The script gives up this many times. Each time, many later lines of its log follow the reason. Then it keeps running.
 _SCRIPT = """
 echo start >> starts
 if [ "$(wc -l < starts)" -le "$1" ]; then
@@ -28,7 +28,7 @@ exec sleep 60
 
 
 class _Script(Server):
-    """Ready when its process was started oftener than it gives up."""
+    """A server that is ready when its process was started more often than it gives up."""
 
     start_attempts = 3
 
@@ -39,17 +39,17 @@ class _Script(Server):
 
     @property
     def version(self) -> str:
-        """None of anybody's."""
+        """The version has no meaning."""
         return "1"
 
     @property
     def details(self) -> dict[str, str]:
-        """Nobody connects to it."""
+        """No client connects to the server."""
         return {}
 
     @property
     def starts(self) -> int:
-        """How often it was started."""
+        """The number of starts of the process."""
         file = self._folder / "starts"
         return len(file.read_text().splitlines()) if file.exists() else 0
 
@@ -63,7 +63,7 @@ class _Script(Server):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sandbox's folder."""
+    """The folder of a sandbox."""
     (tmp_path / "logs").mkdir()
     return tmp_path
 
@@ -79,7 +79,7 @@ def supervisor(folder: Path) -> Iterator[SupervisorChannel]:
 def test_a_server_that_gives_up_at_its_start_is_started_again_and_that_is_told(
     folder: Path, supervisor: SupervisorChannel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two starts end with exit code 1; the third stays."""
+    """Two starts end with exit code 1. The third process keeps running."""
     server = _Script(folder, supervisor, gives_up=2)
     with caplog.at_level(logging.WARNING):
         server.start()
@@ -95,7 +95,7 @@ def test_a_server_that_gives_up_at_its_start_is_started_again_and_that_is_told(
 def test_a_server_that_never_stays_is_told_with_its_errors_before_the_tail_of_its_log(
     folder: Path, supervisor: SupervisorChannel
 ) -> None:
-    """The reason stands 30 lines before the end, which is more than the tail shows."""
+    """The reason is 30 lines before the end, which is more than the tail shows."""
     server = _Script(folder, supervisor, gives_up=9)
     with pytest.raises(ServerStartError) as failure:
         server.start()

@@ -1,4 +1,4 @@
-"""The supervisor's promises, with small real processes in place of servers."""
+"""The guarantees of the supervisor, with small real processes instead of servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cdc.sandbox import SandboxError
 from cdc.sandbox.supervision import SupervisorChannel, attach
 
 _REPOSITORY = Path(__file__).parents[3]
-# a server that starts a child of its own group, one that leaves the group, writes their pids and waits
+# A server that starts a child in its group and one outside of it, writes their pids, and waits.
 _SERVER = "sleep 60 & echo $! > group.pid; setsid sh -c 'echo $$ > away.pid; exec sleep 60' & wait"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sandbox's folder."""
+    """The folder of a sandbox."""
     (tmp_path / "logs").mkdir()
     return tmp_path
 
@@ -65,7 +65,7 @@ def _children(folder: Path) -> list[int]:
 
 
 def test_shutdown_ends_servers_and_everything_they_started(supervisor: SupervisorChannel, folder: Path) -> None:
-    """Nothing is left of a sandbox, not even what left its process group."""
+    """No process of a sandbox is left, also none outside of its process group."""
     server = _spawn(supervisor, folder)
     processes = [server, supervisor.pid, *_children(folder)]
     supervisor.shutdown(0)
@@ -73,7 +73,7 @@ def test_shutdown_ends_servers_and_everything_they_started(supervisor: Superviso
 
 
 def test_a_killed_server_takes_its_children_with_it(supervisor: SupervisorChannel, folder: Path) -> None:
-    """Pulsar's function instances must not live on beside those of the next Pulsar."""
+    """Pulsar's function instances must not run together with those of the next Pulsar."""
     _spawn(supervisor, folder)
     children = _children(folder)
     supervisor.signal("server", signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_a_killed_server_takes_its_children_with_it(supervisor: SupervisorChanne
 
 
 def test_a_server_can_be_started_again_under_its_name(supervisor: SupervisorChannel, folder: Path) -> None:
-    """Restarting a node is what fault tests do."""
+    """Fault tests restart nodes in this way."""
     first = _spawn(supervisor, folder, "exit 3")
     assert _eventually(lambda: supervisor.returncode("server") == 3)
     second = _spawn(supervisor, folder, "exec sleep 60")
@@ -91,14 +91,14 @@ def test_a_server_can_be_started_again_under_its_name(supervisor: SupervisorChan
 
 
 def test_the_same_server_is_not_started_twice_at_once(supervisor: SupervisorChannel, folder: Path) -> None:
-    """Two processes on one data folder would ruin it."""
+    """Two processes with the same data folder would destroy it."""
     _spawn(supervisor, folder, "exec sleep 60")
     with pytest.raises(SandboxError, match="server runs already"):
         _spawn(supervisor, folder, "exec sleep 60")
 
 
 def test_a_program_that_is_not_there_is_an_error(supervisor: SupervisorChannel, folder: Path) -> None:
-    """And the supervisor goes on."""
+    """The supervisor keeps running."""
     with pytest.raises(SandboxError, match="FileNotFoundError"):
         supervisor.spawn("server", ["/no/such/program"], {}, folder, folder / "logs" / "server.log")
     assert _spawn(supervisor, folder, "exec sleep 60") > 0
@@ -106,7 +106,7 @@ def test_a_program_that_is_not_there_is_an_error(supervisor: SupervisorChannel, 
 
 @pytest.mark.parametrize("line", [b"no JSON", b"\xff", b"[1]", b"7", b'{"op": []}'])
 def test_a_line_that_is_no_request_ends_nothing(supervisor: SupervisorChannel, folder: Path, line: bytes) -> None:
-    """It has an answer with an error, and the next request is served."""
+    """The answer is an error, and the next request is served."""
     pid = _spawn(supervisor, folder)
     supervisor._channel.sendall(line + b"\n")
     assert "error" in json.loads(supervisor._replies.readline())
@@ -115,7 +115,7 @@ def test_a_line_that_is_no_request_ends_nothing(supervisor: SupervisorChannel, f
 
 
 def test_shutdown_gives_servers_time_to_end_by_themselves(supervisor: SupervisorChannel, folder: Path) -> None:
-    """`cdc sandbox down` keeps the data; Cassandra then ends in order."""
+    """`cdc sandbox down` keeps the data, so Cassandra must be able to end in order."""
     _spawn(supervisor, folder, "trap 'echo done > ended; exit 0' TERM; echo > ready; while :; do sleep 0.01; done")
     assert _eventually((folder / "ready").exists)
     supervisor.shutdown(10)
@@ -163,7 +163,7 @@ def _end_owner(owner: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["keep", "remove"])
 def test_nothing_outlives_an_owner_that_is_killed(folder: Path, mode: str) -> None:
-    """A crash of a test run leaves no server behind, and no temporary folder."""
+    """After a crash of a test run, no server and no temporary folder is left."""
     owner, supervisor, server = _owner(folder, mode)
     processes = [supervisor, server, *_children(folder)]
     owner.kill()  # only the owner: its forked child lives on
@@ -173,7 +173,7 @@ def test_nothing_outlives_an_owner_that_is_killed(folder: Path, mode: str) -> No
 
 
 def test_a_detached_sandbox_outlives_its_owner_until_it_is_told_to_end(folder: Path) -> None:
-    """`cdc sandbox up` returns, its servers stay; `down` is SIGTERM to the supervisor."""
+    """`cdc sandbox up` returns, and its servers keep running. `down` sends SIGTERM to the supervisor."""
     owner, supervisor, server = _owner(folder, "detach")
     children = _children(folder)
     _end_owner(owner)
@@ -184,7 +184,7 @@ def test_a_detached_sandbox_outlives_its_owner_until_it_is_told_to_end(folder: P
 
 
 def test_one_server_of_a_detached_sandbox_is_killed_and_started_again_as_it_was(folder: Path) -> None:
-    """`cdc sandbox kill` and `start` come from other processes, any number of them."""
+    """`cdc sandbox kill` and `start` come from other processes, of which there may be any number."""
     owner, supervisor, server = _owner(folder, "detach")
     children = _children(folder)
     _end_owner(owner)
@@ -210,7 +210,7 @@ def test_one_server_of_a_detached_sandbox_is_killed_and_started_again_as_it_was(
 
 
 def test_servers_die_with_a_supervisor_that_is_killed(folder: Path) -> None:
-    """The kernel sees to it, whatever else goes wrong."""
+    """The kernel kills them, so it does not depend on other processes."""
     owner, supervisor, server = _owner(folder, "detach")
     orphans = _children(folder)  # which `cdc sandbox down` finds by their environment
     os.kill(supervisor, signal.SIGKILL)

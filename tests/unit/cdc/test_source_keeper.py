@@ -1,4 +1,7 @@
-"""SourceKeeper where it looks once, as `cdc doctor --fix` and `cdc connector watch --once` do. The worker is in memory."""
+"""SourceKeeper with a single check, as in `cdc doctor --fix` and `cdc connector watch --once`.
+
+The worker is in memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from cdc.health.sources import SOURCE_CLASS
 
 
 class Worker(threading.Event):
-    """Sources by name, each with the seconds from and to which it is down. To wait for this event lets the time pass."""
+    """Sources by name, each with the start and end of its downtime in seconds.
+
+    Waiting for this event advances the clock.
+    """
 
     url = "http://pulsar"
 
@@ -42,7 +48,7 @@ class Worker(threading.Event):
         return {"className": SOURCE_CLASS}
 
     def source_status(self, name: str) -> Mapping[str, Any]:
-        # A process that starts does not answer either, which the worker shows as an error.
+        # A process that is starting does not answer either. The worker reports that as an error.
         from_s, to_s = self._down_s[name]
         is_running = not from_s <= self.now_s < to_s
         status = {"running": is_running, "error": "" if is_running else "UNAVAILABLE: io exception"}
@@ -68,14 +74,14 @@ NOT, GONE = (NEVER, NEVER), (0, NEVER)
 
 
 def test_a_source_that_is_merely_starting_is_not_restarted() -> None:
-    """It has the patience to run."""
+    """It runs before the patience ends."""
     worker = Worker(a=NOT, b=(0, 12))
     assert list(worker.keeper(20).check_once()) == ["waiting 20 s, because these sources may be starting: b"]
     assert worker.restarted == []
 
 
 def test_a_source_that_was_given_up_is_restarted_once() -> None:
-    """After the patience; no further attempt is announced."""
+    """It is restarted after the patience. No further attempt is announced."""
     worker = Worker(a=NOT, b=GONE)
     keeper = worker.keeper(20)
     assert list(keeper.check_once()) == [
@@ -86,21 +92,21 @@ def test_a_source_that_was_given_up_is_restarted_once() -> None:
 
 
 def test_a_source_that_goes_down_meanwhile_is_left_alone() -> None:
-    """It may be starting, too."""
+    """It may be starting, like the first one."""
     worker = Worker(a=GONE, b=(5, NEVER))
     list(worker.keeper(20).check_once())
     assert worker.restarted == [("a", 20.0)]
 
 
 def test_without_patience_it_is_restarted_at_once() -> None:
-    """As `watch --once` does."""
+    """`watch --once` uses no patience."""
     worker = Worker(a=GONE)
     assert list(worker.keeper(0).check_once()) == ["source a restarted, for it did not run: UNAVAILABLE: io exception"]
     assert worker.restarted == [("a", 0.0)]
 
 
 def test_a_watch_that_has_the_turn_is_named() -> None:
-    """Nothing is restarted twice."""
+    """The sources are not restarted twice."""
     worker = Worker(a=GONE)
     worker.is_ours = False
     keeper = worker.keeper(0)
@@ -109,7 +115,7 @@ def test_a_watch_that_has_the_turn_is_named() -> None:
 
 
 def test_a_refused_restart_and_a_pulsar_that_is_away_are_failures() -> None:
-    """Each is one line."""
+    """Each failure is one line."""
     worker = Worker(a=GONE)
     worker.refusal = "403"
     keeper = worker.keeper(0)
@@ -121,7 +127,7 @@ def test_a_refused_restart_and_a_pulsar_that_is_away_are_failures() -> None:
 
 
 def test_a_watch_announces_its_next_attempt() -> None:
-    """It makes one."""
+    """A watch makes further attempts."""
     worker = Worker(a=GONE)
     keeper = worker.keeper(20)
     assert list(keeper.check()) == []
@@ -131,7 +137,7 @@ def test_a_watch_announces_its_next_attempt() -> None:
 
 
 def test_a_watch_that_looks_once_ends_with_1_where_pulsar_does_not_answer(tmp_path: Path) -> None:
-    """A script that calls it has to know."""
+    """A script that calls it needs the exit code."""
     line = tmp_path / "line.yaml"
     line.write_text("pulsarAdminUrl: http://127.0.0.1:1\npulsarServiceUrl: pulsar://127.0.0.1:1\n")
     command = [sys.executable, "-m", "cdc.main", "connector", "watch", "--once", "--config", str(line)]

@@ -1,4 +1,4 @@
-"""`cdc spark`: what is wrong is said before Spark starts."""
+"""`cdc spark`: mistakes are reported before Spark starts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
-    """No session is started, no traceback is shown."""
+    """No session is started, and no traceback is shown."""
     done = cdc(*arguments)
     assert done.returncode == 2
     assert line in done.stderr
@@ -105,7 +105,10 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line
 def test_numbers_that_a_job_cannot_work_with_are_refused(
     command: list[str], option: str, values: tuple[str, ...]
 ) -> None:
-    """Before Spark starts, and before anything is sent: some ended in the first task, or after an hour."""
+    """They are refused before Spark starts and before anything is sent.
+
+    Some used to fail in the first task, or after an hour.
+    """
     for value in values:
         done = CliRunner().invoke(spark, [*command, option, value])
         assert done.exit_code == 2, (value, done.output)
@@ -113,7 +116,10 @@ def test_numbers_that_a_job_cannot_work_with_are_refused(
 
 
 class _JavaException:
-    """As py4j passes on what PySpark has no class for: the text of the error has Java's stack trace, this one has not."""
+    """A Java exception without a class in PySpark.
+
+    The text of py4j's error has Java's stack trace; this text has not.
+    """
 
     _target_id = "o1"
 
@@ -148,7 +154,7 @@ class _JavaException:
 def test_an_error_of_java_is_one_line(
     command: list[str], job: str, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether PySpark has a class for it or not; the session is stopped."""
+    """PySpark may have a class for the error or not. The session is stopped."""
     stopped: list[bool] = []
 
     class Session:
@@ -184,7 +190,7 @@ def test_a_snapshot_that_may_send_nothing_fills_no_topic_again() -> None:
 def test_a_session_has_iceberg_where_the_tables_are(
     command: str, kept: str | None, needs_iceberg: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the state that a mirror keeps; a folder that only Spark can look into may hold anything."""
+    """The state of a mirror has the format. A folder that only Spark can read may have Iceberg tables."""
     target = "viewfs://only-spark/lake" if kept == "out of sight" else str(tmp_path)
     if kept != "nothing":
         (tmp_path / "applied").mkdir()
@@ -208,13 +214,13 @@ def test_a_session_has_iceberg_where_the_tables_are(
 
 
 def test_where_there_is_no_iceberg_tables_out_of_sight_are_taken_for_delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On PySpark 4.2; if they are Iceberg's nevertheless, the session that has started says so."""
+    """PySpark 4.2 has no Iceberg. If the tables are Iceberg's, the started session reports it."""
     monkeypatch.setattr("spark_bridge.spark_line.HAS_ICEBERG", False)
     assert may_be_iceberg("viewfs://only-spark/lake") is False
 
 
 def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no Java here, and nothing asks for it."""
+    """There is no Java, so the check must not need it."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     done = cdc("latest", "--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1", "--topic", "t")
     assert done.returncode == 1
@@ -238,7 +244,10 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
     ],
 )
 def test_a_mirror_may_have_a_limit_for_its_micro_batches(command: list[str]) -> None:
-    """Its checkpoint is below the target, whatever the version of PySpark; the others pass over a mirror's options."""
+    """A mirror has its checkpoint below the target, with every version of PySpark.
+
+    Other commands ignore a mirror's options.
+    """
     where = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1", "--topic", "t"]
     done = cdc(*command, *where, "-o", "maxRowsPerTrigger=5", "-o", "maxBytesPerTrigger=5000")
     (line,) = done.stderr.splitlines()
@@ -246,7 +255,7 @@ def test_a_mirror_may_have_a_limit_for_its_micro_batches(command: list[str]) -> 
 
 
 def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Maven and an empty cache; and Iceberg where its line has none."""
+    """There is no Maven and the cache is empty, or the line has no Iceberg."""
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("MAVEN_HOME", raising=False)
@@ -257,7 +266,7 @@ def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("line", sorted(_SETS))
 def test_the_cached_jars_of_a_line_are_those_that_it_needs(line: str) -> None:
-    """Of each that it has: spark-avro, Delta Lake, Iceberg, and what reads topics."""
+    """These are spark-avro, Delta Lake, Iceberg and the reader of topics, as far as the line has them."""
     poms = "".join((_POMS / f"{name}.xml").read_text() for name in _SETS[line] if name is not None)
     for coordinates in asdict(_JARS[line]).values():
         if coordinates is not None:
@@ -266,13 +275,13 @@ def test_the_cached_jars_of_a_line_are_those_that_it_needs(line: str) -> None:
 
 
 def test_what_spark_does_is_told_by_its_tasks() -> None:
-    """Of all stages that run."""
+    """The numbers include all running stages."""
     assert tasks_text([]) == ", planning"
     assert tasks_text([(10, 150), (2, 1_000)]) == ", 12 of 1,150 tasks"
 
 
 def test_a_topic_of_top_has_lines_for_a_narrow_terminal() -> None:
-    """Lag only where records have a write time; a rate only between two times."""
+    """The lag needs records with a write time, and the rate needs two times."""
     last = int(datetime(2026, 11, 24, 22, 0, 56, tzinfo=UTC).timestamp()) * 1_000_000
     found = TopicActivity("persistent://public/default/data-shop.orders")
     live = {"writetime": str(last - 67_000)}
@@ -313,7 +322,7 @@ def test_a_topic_of_top_has_lines_for_a_narrow_terminal() -> None:
     ],
 )
 def test_a_file_of_a_sources_options_that_is_of_no_use_is_told(tmp_path: Path, text: str | None, reason: str) -> None:
-    """Before Spark starts; `sources get` prints the options as `configs`."""
+    """The mistake is reported before Spark starts. `sources get` prints the options as `configs`."""
     path = tmp_path / "source.json"
     if text is not None:
         path.write_text(text)
@@ -323,7 +332,7 @@ def test_a_file_of_a_sources_options_that_is_of_no_use_is_told(tmp_path: Path, t
 
 
 def test_a_resync_says_what_became_of_the_gaps_of_each_table() -> None:
-    """Or that there are none, and what of the topic it did not understand."""
+    """The report also says that no gap is open, and counts messages that are not gap records."""
     assert list(report_lines(ResyncReport(tables=(), foreign_messages=0, seconds=0))) == [
         "no gap is open: nothing to do"
     ]

@@ -1,4 +1,4 @@
-"""Which servers a command means that is given no line.yaml."""
+"""The servers of a command without a line.yaml."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _admin_url(folder: Path, supervisor: ProcessId, server: ProcessId | None) ->
 
 
 def test_a_sandbox_that_has_ended_is_not_meant(tmp_path: Path, ended: ProcessId) -> None:
-    """Its file stays in its folder. The servers are then those on localhost."""
+    """Its file stays in the folder. The servers are then those on localhost."""
     assert _admin_url(tmp_path, ended, ended) == "http://localhost:8080"
     assert _admin_url(tmp_path, ended, None) == "http://localhost:8080"
 
 
 def test_a_sandbox_is_meant_while_one_of_its_processes_runs(tmp_path: Path, ended: ProcessId) -> None:
-    """One whose servers were killed, too, and one whose supervisor was."""
+    """Either its servers or its supervisor were killed."""
     here = ProcessId.of(os.getpid())
     assert _admin_url(tmp_path, here, ended) == "http://127.9.9.9:8081"
     assert _admin_url(tmp_path, ended, here) == "http://127.9.9.9:8081"

@@ -1,4 +1,4 @@
-"""`cdc trace` and `cdc resend`: words of the command line, before any server is asked."""
+"""`cdc trace` and `cdc resend`: arguments, checked before any server is asked."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _called(*arguments: str) -> Result:
     ],
 )
 def test_a_wrong_option_is_no_word_of_the_key(arguments: list[str], said: str) -> None:
-    """Exit code 2."""
+    """The exit code is 2."""
     done = _called(*arguments)
     assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
 
 
 def test_a_level_is_one_that_cassandra_has() -> None:
-    """The error has their names."""
+    """The error lists Cassandra's levels."""
     done = _called("trace", "ks.t", "1", "--consistency", "LOCALQUORUM")
     assert isinstance(done.exception, ConfigError), done.output
     assert str(done.exception).startswith("--consistency: 'LOCALQUORUM' is no level of reads, which are ONE, TWO, ")
@@ -54,7 +54,7 @@ def test_a_level_is_one_that_cassandra_has() -> None:
     ],
 )
 def test_other_words_are(arguments: list[str], tmp_path: Path) -> None:
-    """The command goes on to its configuration."""
+    """The command accepts them, and reads its configuration next."""
     missing = tmp_path / "line.yaml"
     done = CliRunner().invoke(cli, [arguments[0], "--config", str(missing), *arguments[1:]])
     assert isinstance(done.exception, ConfigError), done.output
@@ -63,7 +63,7 @@ def test_other_words_are(arguments: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
 def test_a_spark_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other sections of the trace are printed all the same."""
+    """The other sections of the trace are still printed."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     monkeypatch.setattr(spark_jars, "cached_jars", lambda *line, **parts: ())
     column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
@@ -78,12 +78,12 @@ def test_a_spark_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: p
 
 
 def test_an_error_without_a_text_has_its_name() -> None:
-    """The first line of its text otherwise."""
+    """Otherwise the first line of its text is used."""
     assert (_first_line(KeyError()), _first_line(ValueError("a\nb"))) == ("KeyError", "a")
 
 
 def test_an_agents_file_that_cannot_be_looked_at_is_a_reason() -> None:
-    """Here by its name; a folder that may not be entered has the same effect."""
+    """The name of the file is too long. A folder without access rights has the same effect."""
     assert _agent_here("/" + "x" * 300) == "its agent.yaml cannot be read (File name too long)"
 
 
@@ -96,7 +96,7 @@ def test_an_agents_file_that_cannot_be_looked_at_is_a_reason() -> None:
     ],
 )
 def test_an_interval_that_nobody_can_wait_for_is_wrong_usage(arguments: list[str]) -> None:
-    """It ended in a traceback after the first look."""
+    """It used to end in a traceback after the first check."""
     done = _called(*arguments)
     assert (done.exit_code, "1e+300 is not in the range" in " ".join(done.output.split())) == (2, True), done.output
 

@@ -1,4 +1,4 @@
-"""What differs at the end of a trace: records of the connector's own bytes, folded as their readers do."""
+"""The verdict at the end of a trace. The records are encoded as by the connector, and folded as by their readers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Topic:
         return self._record("row", self._value(self.data_format, static, value))
 
     def static(self, static: bytes | None) -> DataRecord:
-        """Null for a partition that is empty."""
+        """A record of the static row; its value is null if the partition is empty."""
         projection = Projection(self.table, data_format=self.data_format)
         values = [*self.key.parts[:1], None]
         data = None
@@ -71,7 +71,7 @@ class Topic:
         return self._record("static_row", data)
 
     def range(self, start: int | None, end: int | None, *, closed: bool = True) -> DataRecord:
-        """Bounds in clustering order."""
+        """A record of a range deletion. The bounds are in clustering order."""
         projection = Projection(self.table)
         told = {names.RANGE_START_INCLUSIVE: str(closed).lower(), names.RANGE_END_INCLUSIVE: str(closed).lower()}
         for name, bound in ((names.RANGE_START, start), (names.RANGE_END, end)):
@@ -84,7 +84,7 @@ class Topic:
         return self._record("partition_deletion", None, is_marker=True)
 
     def said(self, records: Sequence[DataRecord], now: tuple[bytes | None, bytes] | None) -> tuple[Level, str]:
-        """What is said of these records, and of what Cassandra has."""
+        """The verdict for these records and Cassandra's row."""
         row = CurrentRow(values=None, records=None, writetime_us=None, consistency="LOCAL_QUORUM")
         if now is not None:
             forms = {each: self._value(each, *now) for each in DataFormat}
@@ -112,7 +112,7 @@ class Topic:
 
 @pytest.mark.parametrize("data_format", list(DataFormat))
 def test_a_static_row_behind_the_row_gives_its_static_columns_and_nothing_else(data_format: DataFormat) -> None:
-    """It is no marker: the row is there, or gone, as its own record says."""
+    """It is not a deletion marker. The row's own record says if the row exists."""
     topic = Topic(data_format)
     records = [topic.row(b"a", b"x"), topic.static(b"b")]
     assert topic.said(records, (b"b", b"x")) == EQUAL
@@ -126,7 +126,7 @@ def test_a_static_row_behind_the_row_gives_its_static_columns_and_nothing_else(d
 
 
 def test_a_static_row_alone_is_no_record_of_the_row() -> None:
-    """Whether Cassandra has the row or not."""
+    """This holds whether Cassandra has the row or not."""
     topic = Topic()
     assert topic.said([topic.static(b"a")], (b"a", b"x")) == NONE
     assert topic.said([topic.static(b"a")], None) == (Level.OK, "nothing: there is no row, and no record")
@@ -148,7 +148,7 @@ def test_a_range_deletion_counts_for_the_rows_between_its_bounds() -> None:
 
 
 def test_bounds_of_a_descending_column_are_in_clustering_order() -> None:
-    """The start is the greater value."""
+    """The start is the larger value."""
     topic = Topic(is_reversed=True)
     row = topic.row(b"a", b"x")
     assert topic.said([row, topic.range(9, 6)], (b"a", b"x")) == EQUAL
@@ -157,7 +157,7 @@ def test_bounds_of_a_descending_column_are_in_clustering_order() -> None:
 
 
 def test_a_partition_deletion_counts_for_all_rows() -> None:
-    """Also behind a static row."""
+    """This holds also if a static row follows."""
     topic = Topic()
     records = [topic.row(b"a", b"x"), topic.partition()]
     assert topic.said(records, None) == GONE
@@ -166,6 +166,6 @@ def test_a_partition_deletion_counts_for_all_rows() -> None:
 
 
 def test_a_trace_needs_no_pyspark() -> None:
-    """The order of clustering values comes from the Spark bridge, but from nothing there that needs Spark."""
+    """The order of clustering values comes from a part of the Spark bridge that does not need Spark."""
     program = "import sys; sys.modules['pyspark'] = None; import cdc.trace.report"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The key of a trace: words of a command line to the bytes that Cassandra has."""
+"""The key of a trace: arguments of the command become the bytes that Cassandra stores."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _table(*types: str, partition: int = 1) -> TableMetadata:
     ],
 )
 def test_a_word_becomes_the_bytes_of_its_type(cql_type: str, word: str, wanted: str) -> None:
-    """As Cassandra writes them."""
+    """The bytes are those that Cassandra writes."""
     assert RowKey.of_words(_table(cql_type), [word]).parts == (bytes.fromhex(wanted),)
 
 
@@ -92,14 +92,14 @@ def test_a_word_becomes_the_bytes_of_its_type(cql_type: str, word: str, wanted: 
     ],
 )
 def test_a_wrong_word_is_told_with_its_column(cql_type: str, word: str, said: str) -> None:
-    """One line."""
+    """The error is one line."""
     with pytest.raises(ConfigError, match=said) as raised:
         RowKey.of_words(_table(cql_type), [word])
     assert "\n" not in str(raised.value)
 
 
 def test_the_longest_value_of_a_composite_key_is_taken() -> None:
-    """Its length is an unsigned short."""
+    """The length of the value is an unsigned short."""
     key = RowKey.of_words(_table("text", "text", partition=2), ["x" * 65_535, "y"])
     assert key.partition_key.startswith(b"\xff\xffx")
     with pytest.raises(ConfigError, match="too long"):
@@ -107,13 +107,13 @@ def test_the_longest_value_of_a_composite_key_is_taken() -> None:
 
 
 def test_the_wrong_number_of_words_is_told_with_what_the_key_is() -> None:
-    """The whole key, or that of the partition."""
+    """Values for the whole key or for the partition key are required."""
     with pytest.raises(ConfigError, match=r"2 values are given; the key of ks\.t is: K0\(int\) K1\(int\) K2\(text\)"):
         RowKey.of_words(_table("int", "int", "text"), ["1", "2"])
 
 
 def test_a_column_of_another_type_is_given_by_its_bytes() -> None:
-    """Such as a frozen list."""
+    """A frozen list is such a type."""
     column = ColumnMetadata(name="k0", kind=ColumnKind.PARTITION_KEY, type=ListType(NativeType("int"), frozen=True))
     table = TableMetadata(
         keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
@@ -131,7 +131,7 @@ def _event(kind: MutationKind, partition_key: bytes, *clustering: bytes) -> Muta
 
 
 def test_events_that_may_have_changed_the_row_concern_it() -> None:
-    """Its own, and those of its whole partition; of a partition all."""
+    """For a row: its own events and those of its whole partition. For a partition: all events."""
     row = RowKey.of_words(_table("text", "text"), ["a", "b"])
     partition = RowKey.of_words(_table("text", "text"), ["a"])
     own, beside = _event(MutationKind.ROW, b"a", b"b"), _event(MutationKind.ROW, b"a", b"c")
@@ -153,7 +153,7 @@ def test_events_that_may_have_changed_the_row_concern_it() -> None:
 def test_a_source_that_hides_columns_is_no_reason_to_call_its_records_wrong(
     options: dict[str, object], level: Level
 ) -> None:
-    """A record with other values than the row, by what its source does with columns."""
+    """A record may differ from the row because of the source's column options."""
     key = RowKey.of_words(_table("int"), ["1"])
     row = CurrentRow(
         values={}, records={DataFormat.KEY_VALUE_AVRO: b"row"}, writetime_us=None, consistency="LOCAL_QUORUM"

@@ -1,4 +1,4 @@
-"""What a trace says of dead letters."""
+"""The dead letters in a trace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.unit.source_connector.test_dead_letters import LETTER, OTHER, Broker,
 
 
 class Service:
-    """Each topic is there."""
+    """A Pulsar service on which every topic exists."""
 
     def stats(self, topic: str) -> dict[str, Any]:
         return {}
 
 
 def test_a_message_that_is_no_dead_letter_is_not_to_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays until somebody removes it, as the error of the reading says."""
+    """It stays until an operator removes it. The error of the reading says so."""
     broker = Broker([Message(0, LETTER), Message(1, OTHER)])
     monkeypatch.setattr(module, "new_client", lambda options: broker)
     config = LineConfig.from_mapping({"pulsarAdminUrl": "http://127.0.0.1:8080"})

@@ -1,4 +1,4 @@
-"""What a trace finds on topics: real messages, and a client that gives them and their schemas."""
+"""The records and events in a trace: real messages, and a client that returns them and their schemas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from source_connector.encoding.projection import Projection
 
 
 class Client:
-    """`schema`: the bytes of all versions, None for a topic without one; `refusal`: of its readers."""
+    """A client whose schema versions all have these bytes; None if the topic has no schema.
+
+    `refusal` is raised by readers.
+    """
 
     def __init__(
         self, messages: Sequence[_pulsar.MessageBuilder], schema: bytes | None, refusal: Exception | None = None
@@ -60,7 +63,7 @@ class Client:
 
 
 class _Schema:
-    """As the client takes every schema for text."""
+    """The Pulsar client treats every schema as text."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -97,7 +100,7 @@ def _key_value(projection: Projection) -> bytes:
 
 
 def test_of_the_records_of_a_partition_only_deletions_are_markers() -> None:
-    """A static row is none."""
+    """A static row is not a marker."""
     key = RowKey.of_words(_table(clustering=True), ["1", "5"])
     projection = Projection(key.table)
     partition, row = (base64.b64encode(projection.record_key(parts)).decode() for parts in (key.parts[:1], key.parts))
@@ -124,7 +127,7 @@ def test_of_the_records_of_a_partition_only_deletions_are_markers() -> None:
 def test_an_object_without_fields_is_a_deleted_row_in_the_format_json_alone(
     data_format: DataFormat, value: object
 ) -> None:
-    """Elsewhere it is a row whose values are null."""
+    """In other formats it is a row whose values are null."""
     key = RowKey.of_words(_table(clustering=False), ["1"])
     projection = Projection(key.table, data_format=data_format)
     schema = projection.value_schema.encode() if data_format is DataFormat.JSON else _key_value(projection)
@@ -134,7 +137,7 @@ def test_an_object_without_fields_is_a_deleted_row_in_the_format_json_alone(
 
 
 def test_avro_that_begins_like_json_is_avro() -> None:
-    """The value of a table of keys is its key."""
+    """The value of a table without other columns is its key."""
     key = RowKey.of_words(_table(clustering=False, value=False), ["-62"])
     projection = Projection(key.table)
     data = projection.record_key(key.parts)
@@ -147,7 +150,7 @@ def test_avro_that_begins_like_json_is_avro() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x08", b"{nope"])
 def test_a_value_that_does_not_fit_its_schema_is_shown_as_bytes(data: bytes) -> None:
-    """Another program has written it. It ends nothing: the other places of the row are shown."""
+    """Another program wrote it. The other parts of the trace are still shown."""
     key = RowKey.of_words(_table(clustering=False), ["1"])
     projection = Projection(key.table)
     text = base64.b64encode(projection.record_key(key.parts)).decode()
@@ -156,20 +159,20 @@ def test_a_value_that_does_not_fit_its_schema_is_shown_as_bytes(data: bytes) -> 
 
 
 def test_a_topic_without_a_schema_is_told_in_one_line() -> None:
-    """It is another program's topic."""
+    """The topic belongs to another program."""
     key = RowKey.of_words(_table(clustering=False), ["1"])
     with pytest.raises(TopicReadError, match=r"data has no schema: .*name the data topic by --data-topic"):
         _records(Client([_message("k", b"x", {})], None), key)
 
 
 def test_events_of_a_datastax_agent_are_passed_over() -> None:
-    """Their schema is of key and value, with lengths that are no text."""
+    """Their schema contains a key schema and a value schema, with lengths that are not text."""
     key = RowKey.of_words(_table(clustering=False), ["1"])
     message = _message("k", b"x", {})
     wrapped = pulsar.Message._wrap(message.build())
 
     class WithVersion:
-        """A message that the broker has given a version."""
+        """A message with a schema version."""
 
         def __init__(self) -> None:
             self._message = self
@@ -205,7 +208,7 @@ def test_a_right_is_asked_for_only_where_one_is_missing(error: pulsar.PulsarExce
 
 @pytest.mark.parametrize(("since_s", "seeks"), [(None, 0), (3600.0, 1), (1e12, 0), (float("inf"), 0)])
 def test_a_time_before_1970_is_the_beginning_of_the_topic(since_s: float | None, seeks: int) -> None:
-    """The client takes no negative time."""
+    """The client accepts no negative time."""
     client = Client([], None)
     key = RowKey.of_words(_table(clustering=False), ["1"])
     assert list(data_records(cast("pulsar.Client", client), "data", 0, key, since_s, [])) == []
@@ -213,7 +216,7 @@ def test_a_time_before_1970_is_the_beginning_of_the_topic(since_s: float | None,
 
 
 def test_a_segment_that_the_agent_has_deleted_meanwhile_is_no_finding(tmp_path: Path) -> None:
-    """A running agent deletes one every few seconds. One that is there and cannot be read is a finding."""
+    """A running agent deletes a segment every few seconds. A segment that exists and cannot be read is a finding."""
     key = RowKey.of_words(_table(clustering=False), ["1"])
     cut = tmp_path / "CommitLog-7-2.log"
     cut.write_bytes(b"\0")

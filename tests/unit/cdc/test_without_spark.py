@@ -1,4 +1,4 @@
-"""Operators need no PySpark (docs/install.md): what runs without it, and what the other commands say."""
+"""Operators need no PySpark (docs/install.md): commands that run without it, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def line(tmp_path: Path) -> str:
-    """A line.yaml of servers that nobody has started."""
+    """A line.yaml with servers that are not running."""
     path = tmp_path / "line.yaml"
     path.write_text("pulsarServiceUrl: pulsar://127.0.0.1:1\npulsarAdminUrl: http://127.0.0.1:1\n")
     return str(path)
 
 
 def test_resolved_timestamps_are_read_without_pyspark(line: str) -> None:
-    """Up to the connection, which is the first thing that fails here."""
+    """The connection is the first step that fails."""
     done = _run(_CDC, "resolved", "--config", line)
     assert done.returncode == 1
     assert done.stderr.startswith("cdc: Pulsar at http://127.0.0.1:1: the admin service does not answer")
@@ -48,7 +48,7 @@ def test_resolved_timestamps_are_read_without_pyspark(line: str) -> None:
 
 
 def test_the_tables_of_the_status_are_judged_without_pyspark(line: str) -> None:
-    """The reason why nothing is known is Pulsar's."""
+    """The findings are unknown only because Pulsar does not answer."""
     code = """
 from pathlib import Path
 from cdc.health.completeness import completeness_of
@@ -61,7 +61,7 @@ print(completeness_of(LineConfig.load(Path(sys.argv[1])), ["shop.orders"], ())["
 
 
 def test_the_page_for_prometheus_says_that_pulsar_is_away_and_why(line: str) -> None:
-    """The metric is for the alarm, the line on stderr for people."""
+    """The metric is for the alarm, and the line on stderr for people."""
     done = _run(_CDC, "resolved", "--config", line, "--prometheus")
     assert done.returncode == 0
     assert "\ncdc_resolved_up 0.0\n" in done.stdout
@@ -80,7 +80,7 @@ def test_the_page_for_prometheus_says_that_pulsar_is_away_and_why(line: str) -> 
     ids=lambda arguments: arguments[0],
 )
 def test_a_command_that_needs_pyspark_says_how_it_is_installed(arguments: tuple[str, ...]) -> None:
-    """In one line, with exit code 2."""
+    """The error is one line, with exit code 2."""
     done = _run(_CDC, "spark", *arguments)
     assert done.stderr.rstrip("\n").endswith("is not installed; pip install 'cassandra-cdc[spark]'")
     assert (done.returncode, done.stderr.count("\n"), done.stderr.startswith("cdc: ")) == (2, 1, True)

@@ -366,7 +366,8 @@ def test_segments_of_a_gap_that_come_back_are_read_in_order_before_they_are_dele
 def test_a_segment_of_a_gap_that_a_replay_links_again_is_read_before_it_is_deleted(tmp_path: Path) -> None:
     """Cassandra removed it from a full cdc_raw, and is killed before its tables are flushed.
 
-    That happens with `cdc_block_writes: false`. Events that were published before are published again. The finished segment beside it is deleted unread.
+    That happens with `cdc_block_writes: false`. Events that were published before are published again. The finished
+    segment beside it is deleted unread.
     """
     agent = _agent(tmp_path)
     content = segment_bytes(_ID, [payloads(2), payloads(4)])

@@ -1,4 +1,4 @@
-"""What an installation takes is pinned with its hashes, and fits what is asked for and what is tested here."""
+"""Pinned dependencies with hashes: they satisfy the project's requirements, and are the versions that are tested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _asked_for() -> list[Requirement]:
 
 
 def test_every_dependency_is_pinned_in_its_range_by_a_hash() -> None:
-    """Make the file anew (`make lock`) when dependencies change."""
+    """`make lock` writes the file again after a change of the dependencies."""
     pinned = locked(LOCK)
     assert all(digests for _, digests in pinned.values())
     for requirement in _asked_for():
@@ -35,13 +35,16 @@ def test_every_dependency_is_pinned_in_its_range_by_a_hash() -> None:
 
 
 def test_the_tests_run_on_the_line_of_spark_that_is_pinned() -> None:
-    """The extra `spark` takes newer ones, too; their tests are another command's (`make test-spark42`)."""
+    """The extra `spark` also accepts later lines, which `make test-spark42` tests."""
     version, _ = locked(LOCK)["pyspark"]
     assert importlib.metadata.version("pyspark").split(".")[:2] == version.split(".")[:2]
 
 
 def test_what_the_dependencies_need_is_pinned_too() -> None:
-    """With `--require-hashes` pip would refuse the installation otherwise. As far as the versions are installed here."""
+    """Otherwise pip would refuse the installation with `--require-hashes`.
+
+    Only versions that are installed here are checked.
+    """
     pinned = locked(LOCK)
     for name, (pinned_version, _) in pinned.items():
         installed = importlib.metadata.distribution(name)
@@ -53,13 +56,13 @@ def test_what_the_dependencies_need_is_pinned_too() -> None:
 
 
 def test_the_connectors_archive_takes_its_part_of_the_same_lock() -> None:
-    """Neither another version nor another file."""
+    """The archive has the same versions and files."""
     pinned = locked(LOCK)
     assert locked(WHEELS_LOCK) == {name: pinned[name] for name in WHEELS}
 
 
 def _wheel(folder: Path) -> Path:
-    """A package of one module, as an index would give it."""
+    """Write a package of one module, as an index would return it."""
     wheel = folder / "amber-1.0-py3-none-any.whl"
     files = {
         "amber.py": b"COLOUR = 'amber'\n",
@@ -80,7 +83,7 @@ def _wheel(folder: Path) -> Path:
 def test_a_wheel_that_is_not_the_locked_one_does_not_get_into_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its hash, whatever the index says; and one without a hash in the lock does not, either."""
+    """A wheel with another hash is refused, and so is a wheel without a hash in the lock."""
     wheel, lock, target = _wheel(tmp_path), tmp_path / "requirements.lock", tmp_path / "target"
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What stands in deploy/: a unit that systemd takes, an image file whose copies and commands are there."""
+"""The files in deploy/: systemd accepts the units, and the sources and commands of the image files exist."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _values(key: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    """With the program of this environment in the place of the installed one; not a word of complaint."""
+    """The path of the program is replaced by that of this environment. There is no warning."""
     unit = tmp_path / _UNIT.name
     program = Path(sys.executable).parent / "cdc"
     unit.write_text(_unit().replace("/opt/cassandra-cdc/bin/cdc", str(program)))
@@ -48,7 +48,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", _values("ExecStart"))
 def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
-    """The installed program with options that it takes."""
+    """The installed program accepts these options."""
     program, name, *words = shlex.split(command)
     assert program == "/opt/cassandra-cdc/bin/cdc"
     found = cli.get_command(click.Context(cli), name)
@@ -59,7 +59,7 @@ def test_the_unit_starts_a_command_that_there_is(command: str) -> None:
 
 @pytest.mark.parametrize("unit", ["cassandra-cdc-connector-watch.service", "cassandra-cdc-resolved.service"])
 def test_a_unit_of_the_line_starts_a_command_that_there_is(unit: str) -> None:
-    """The installed program with options that it takes; a wrong configuration is not repeated there, either."""
+    """The installed program accepts these options. The unit is not restarted after a wrong configuration."""
     text = (_ROOT / "deploy" / unit).read_text(encoding="utf-8")
     [line] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     program, *words = shlex.split(line)
@@ -76,7 +76,7 @@ def test_a_unit_of_the_line_starts_a_command_that_there_is(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", sorted((_ROOT / "deploy").glob("*.service")), ids=lambda each: each.name)
 def test_what_a_unit_needs_is_installed_by_the_documented_steps(unit: Path) -> None:
-    """Without its user it ends with 217; without its configuration with 2, and is not started again."""
+    """Without its user, the unit ends with 217. Without its configuration, it ends with 2 and is not restarted."""
     text = unit.read_text(encoding="utf-8")
     install = (_ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     [user] = re.findall(r"^User=(.*)$", text, re.MULTILINE)
@@ -92,7 +92,7 @@ def test_what_a_unit_needs_is_installed_by_the_documented_steps(unit: Path) -> N
 
 
 def test_the_steps_prepare_the_folders_that_the_unit_names() -> None:
-    """All other folders are read-only for the agent, which its page says."""
+    """All other folders are read-only for the agent, as docs/agent.md says."""
     install, agent = ((_ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("install.md", "agent.md"))
     [raw] = _values("ReadWritePaths")
     assert re.search(rf"^install -d -o cassandra -g cassandra -m 0775 {raw}$", install, re.MULTILINE)
@@ -103,7 +103,10 @@ def test_the_steps_prepare_the_folders_that_the_unit_names() -> None:
 
 
 def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_configuration() -> None:
-    """SIGTERM ends it within 5 s; SIGHUP reloads; exit code 2 is the configuration's."""
+    """SIGTERM ends the agent within 5 s, and SIGHUP reloads its configuration.
+
+    Exit code 2 means a wrong configuration.
+    """
     assert _values("KillSignal") == ["SIGTERM"]
     assert int(_values("TimeoutStopSec")[0]) >= 10
     assert _values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
@@ -111,7 +114,7 @@ def test_the_unit_gives_the_agent_time_to_drain_and_does_not_repeat_a_wrong_conf
 
 
 def test_a_wrong_configuration_ends_the_main_process_with_the_code_that_is_not_repeated(tmp_path: Path) -> None:
-    """systemd looks at the main process only: a code 2 of an ExecStartPre would start the unit again for ever."""
+    """systemd checks only the main process. After exit code 2 of an ExecStartPre it would restart the unit for ever."""
     [command], commands_before = (
         _values("ExecStart"),
         re.findall(r"^Exec(?:StartPre|Condition)=", _unit(), re.MULTILINE),
@@ -128,13 +131,13 @@ def test_a_wrong_configuration_ends_the_main_process_with_the_code_that_is_not_r
 
 
 def test_what_the_agent_stores_is_its_users_only() -> None:
-    """The folder that systemd makes, and what is made in it."""
+    """This holds for the folder that systemd creates, and for files in it."""
     assert (_values("StateDirectoryMode"), _values("UMask")) == (["0700"], ["0077"])
 
 
 @pytest.mark.exhaustive
 def test_what_the_image_installs_is_a_whole_agent(tmp_path: Path) -> None:
-    """The copied folders make a wheel; what is installed from it alone checks a configuration and runs `cdc agent`."""
+    """The copied folders make a wheel. The installed wheel alone can check a configuration and run `cdc agent`."""
     source, target = tmp_path / "source", tmp_path / "target"
     for line in re.findall(r"^COPY (?!--from)(.*)$", _IMAGE.read_text(encoding="utf-8"), re.MULTILINE):
         *names, place = line.split()
@@ -157,7 +160,7 @@ def test_what_the_image_installs_is_a_whole_agent(tmp_path: Path) -> None:
 
 
 def _python(*arguments: str, path: Path | None = None) -> str:
-    """What it prints, in a folder that has nothing of ours."""
+    """Return the output of Python, run in a folder without our code."""
     environment = {**os.environ, "PYTHONPATH": "" if path is None else str(path)}
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd="/", env=environment, check=False
@@ -168,7 +171,7 @@ def _python(*arguments: str, path: Path | None = None) -> str:
 
 @pytest.mark.parametrize("name", ["agent", "pulsar"])
 def test_an_image_of_the_distribution_copies_what_make_dist_makes(name: str) -> None:
-    """By the names that the docstring of make_dist lists."""
+    """The names are those in the docstring of make_dist."""
     made = (_ROOT / "deploy" / "make_dist.py").read_text(encoding="utf-8").split('"""')[1].replace("VERSION", "0.1.0")
     names = [word.rstrip(",") for line in made.splitlines() if line.startswith("    ") for word in line.split()]
     text = (_ROOT / "deploy" / "images" / f"{name}.Containerfile").read_text(encoding="utf-8")
@@ -181,7 +184,7 @@ def test_an_image_of_the_distribution_copies_what_make_dist_makes(name: str) -> 
 
 
 def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> None:
-    """Every source of a COPY is in the repository, every CDC_ variable is an option's, the entry point is a command."""
+    """Each source of a COPY is in the repository, each CDC_ variable is an option, and the entry point is a command."""
     text = _IMAGE.read_text(encoding="utf-8")
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
@@ -199,7 +202,7 @@ def test_the_image_copies_what_there_is_and_sets_options_that_there_are() -> Non
 )
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "127.1.2.3"])
 def test_the_health_check_of_an_image_asks_where_the_agent_answers(image: Path, address: str) -> None:
-    """The command of the image, beside the page of an agent with the same variables."""
+    """The image's command is run while an agent's page is served with the same variables."""
     text = image.read_text(encoding="utf-8").replace("\\\n", "")
     (command,) = re.findall(r"^HEALTHCHECK .*? CMD (\[.*\])$", text, re.MULTILINE)
     _, *arguments = json.loads(command)

@@ -1,4 +1,4 @@
-"""What the documents tell a reader to type is understood by the programs: every block of every document."""
+"""Commands, configurations and links in the documents: the programs accept them, and their targets exist."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _of(program: str) -> list[str]:
 
 @pytest.mark.parametrize("command", _of("cdc"))
 def test_a_cdc_command_is_one_that_there_is(command: str) -> None:
-    """Subcommands and options parse; nothing is run."""
+    """The subcommands and options are parsed; the command is not run."""
     _check_cdc(command, is_whole=True)
 
 
 @pytest.mark.parametrize("command", sorted({*inline_commands("cdc"), *message_commands("cdc")}))
 def test_a_cdc_command_within_a_sentence_is_one_that_there_is(command: str) -> None:
-    """In documents, and in messages of the programs; `start | stop` are two commands."""
+    """The commands are in documents and in messages of the programs. `start | stop` stands for two commands."""
     first, *others = command.split(" | ")
     if first in {"cdc = true", "cdc = false"}:  # an option of a table
         return
@@ -52,7 +52,7 @@ def test_a_cdc_command_within_a_sentence_is_one_that_there_is(command: str) -> N
 
 
 def _check_cdc(command: str, *, is_whole: bool) -> None:
-    """Outside of blocks, arguments may be left out, also the values of options."""
+    """Without `is_whole`, arguments and values of options may be missing."""
     words = shlex.split(command, comments=True)[1:]
     if "|" in words:
         words = words[: words.index("|")]
@@ -89,7 +89,7 @@ def _check_options(command: click.Command, words: list[str], context: click.Cont
 
 @pytest.mark.parametrize("command", [*_of("make"), *inline_commands("make")])
 def test_a_make_command_names_targets_that_there_are(command: str) -> None:
-    """Each word that is no variable is a target."""
+    """Each word that is not a variable is a target."""
     targets = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
     assert targets
     assert set(targets) <= _MAKE_TARGETS
@@ -97,7 +97,7 @@ def test_a_make_command_names_targets_that_there_are(command: str) -> None:
 
 @pytest.mark.parametrize("command", [each for each in _of("pulsar-admin") if "--source-config" in each])
 def test_a_connector_is_deployed_with_options_that_it_takes(command: str) -> None:
-    """The JSON of `--source-config` is a whole and right configuration."""
+    """The JSON of `--source-config` is a complete and valid configuration."""
     words = shlex.split(command, comments=True)
     options = json.loads(words[words.index("--source-config") + 1])
     SourceConfig.from_mapping(options, {"getServiceUrl": "pulsar://broker:6650"})
@@ -105,7 +105,7 @@ def test_a_connector_is_deployed_with_options_that_it_takes(command: str) -> Non
 
 @pytest.mark.parametrize("block", [block for _, block in blocks("yaml") if "cdcWorkingDir" in block])
 def test_an_agent_file_is_one_that_the_agent_takes(block: str, tmp_path: Path) -> None:
-    """The YAML of the documents, with folders that exist here."""
+    """The YAML is that of the documents, with folders that exist here."""
     options = yaml.safe_load(block)
     raw = tmp_path / "cdc_raw"
     raw.mkdir()
@@ -118,13 +118,13 @@ def test_an_agent_file_is_one_that_the_agent_takes(block: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("block", [block for _, block in blocks("python")])
 def test_python_in_the_documents_compiles(block: str) -> None:
-    """At least no typing error."""
+    """This finds at least typing errors."""
     indent = len(block) - len(block.lstrip(" "))
     compile("\n".join(line[indent:] for line in block.splitlines()), "document", "exec")
 
 
 def test_the_documents_hold_commands_of_every_kind() -> None:
-    """The checks above have something to check."""
+    """The tests above have commands to check."""
     assert all(map(_of, ("cdc", "make", "pulsar-admin")))
     assert all(map(inline_commands, ("cdc", "make", "pulsar-admin")))
     assert all(map(message_commands, ("cdc", "pulsar-admin")))
@@ -132,7 +132,7 @@ def test_the_documents_hold_commands_of_every_kind() -> None:
 
 _CHECKED_ELSEWHERE = {"cdc", "make", "pulsar-admin"}
 _OF_THE_SYSTEM = {"activate", "alias", "cargo", "cd", "install", "ln", "useradd"}
-"""Of a shell, of cargo or of Debian: the folders of `cd` exist."""
+"""Commands of a shell, of cargo or of Debian. Only the folders of `cd` are checked."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,10 @@ _OF_THE_SYSTEM = {"activate", "alias", "cargo", "cd", "install", "ln", "useradd"
     ids=lambda each: each[:60],
 )
 def test_what_another_command_names_is_there(command: str) -> None:
-    """Files of ours, services, extras, modules, tests. A program that this does not know fails: teach it how to check."""
+    """Files, services, extras, modules and tests exist.
+
+    For an unknown program the test fails, and needs a new check.
+    """
     words = [word for word in shlex.split(command, comments=True) if not re.fullmatch(r"[A-Z_]+=.*", word)]
     program = words[words[0] == "."].rpartition("/")[2]
     if program == "cdc":
@@ -170,7 +173,7 @@ def test_what_another_command_names_is_there(command: str) -> None:
 
 
 def _check_pip(words: list[str]) -> None:
-    """Extras are those of the project, wheels carry its name and version, a list of requirements is in the repository."""
+    """Check that extras and lists of requirements exist, and that wheels have the project's name and version."""
     name = f"{_PROJECT['name'].replace('-', '_')}-{_PROJECT['version']}-"
     for word in words:
         if extra := re.fullmatch(r"\.\[(\w+)\]", word):
@@ -183,18 +186,18 @@ _CONNECTOR = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name
 
 
 def _section(heading: str) -> str:
-    """A section of the pages of the connector and its records, up to the next heading."""
+    """A section of the pages on the connector and its records, up to the next heading."""
     return re.split(r"^##+ ", _CONNECTOR.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def _first_cells(heading: str) -> list[str]:
-    """What stands in backticks in the first column of a section's table."""
+    """The texts in backticks in the first column of a section's table."""
     rows = [line for line in _section(heading).splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
 
 
 def test_the_connectors_options_are_all_documented_and_none_else() -> None:
-    """The table's first column is the model; what has no meaning is listed behind it."""
+    """The first column of the table has all options of the model. Options without effect are listed after it."""
     options = [field.alias or name for name, field in SourceConfig.model_fields.items()]
     assert sorted(_first_cells("Options")) == sorted([*options, *FILE_OPTIONS])
     without_meaning = _section("Options").partition("Accepted without effect")[2].partition("Of the Java driver")[0]
@@ -203,7 +206,7 @@ def test_the_connectors_options_are_all_documented_and_none_else() -> None:
 
 
 def test_the_connectors_types_are_all_documented() -> None:
-    """Each native type of CQL has a row, with its Avro type as the schema has it."""
+    """Each native type of CQL has a row with the Avro type of the schema."""
     rows = [line.split("|")[1:3] for line in _section("Types").splitlines() if line.startswith("| `")]
     documented = {name: avro for names, avro in rows for name in re.findall(r"`([^`]+)`", names)}
     assert documented.keys() == NATIVE_TYPE_NAMES - {"varchar"}
@@ -224,7 +227,7 @@ def test_the_connectors_types_are_all_documented() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub and the site make them."""
+    """The anchors of the page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles}
@@ -232,7 +235,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_page_and_a_heading_that_there_are(page: Path) -> None:
-    """Relative ones; others are not followed."""
+    """Only relative links are checked."""
     text = re.sub(r"^[ ]*```.*?^[ ]*```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
         place, _, anchor = link.partition("#")
@@ -245,7 +248,7 @@ def test_every_link_leads_to_a_page_and_a_heading_that_there_are(page: Path) -> 
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    """Once; pages of the root are added by docs/site_pages.py."""
+    """Each page is listed once. docs/site_pages.py adds the pages of the root."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
@@ -253,7 +256,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 def test_messages_in_the_runbook_are_those_of_the_programs() -> None:
-    """Each in backticks in the first column is a part of a message in the code; `...` stands for what differs."""
+    """Each text in backticks in the first column is part of a message in the code. `...` stands for variable parts."""
     folders = ("runtime", "clients", "schemas", "change_agent", "source_connector", "spark_bridge", "cdc")
     code = "".join(path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py"))
     code = re.sub(r'"\s*\n\s*f?"', "", code)
@@ -266,7 +269,7 @@ def test_messages_in_the_runbook_are_those_of_the_programs() -> None:
 
 
 def test_a_second_terminal_has_the_environment() -> None:
-    """In the quickstart, `cdc` is on the PATH of a new terminal only when the environment was activated there."""
+    """In the quickstart, a new terminal has `cdc` on its PATH only after the environment is activated."""
     quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     after = quickstart.partition("In a second terminal")[2]
     commands = after.partition("```sh\n")[2].split()
@@ -274,7 +277,7 @@ def test_a_second_terminal_has_the_environment() -> None:
 
 
 def test_the_targets_of_fuzzing_are_all_documented() -> None:
-    """With the number of them in the command's comment."""
+    """The comment of the command has their number."""
     section = (
         (ROOT / "docs" / "testing.md").read_text(encoding="utf-8").split("## Fuzzing\n", 1)[1].split("\n## ", 1)[0]
     )

@@ -1,6 +1,6 @@
-"""A minute of fuzzing, and every input that fuzzing has found so far; `make fuzz` does the same for hours.
+"""A minute of fuzzing, and all inputs that fuzzing has found so far. `make fuzz` does the same for hours.
 
-CDC_TEST_SEED gives a run's seed again; a failure names it.
+A failure shows the seed of its run, and CDC_TEST_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ pytestmark = pytest.mark.exhaustive
 SEED = int(os.environ.get("CDC_TEST_SEED") or secrets.randbelow(10**6))
 REPOSITORY = Path(__file__).parents[2]
 ENGINE = "coverage" if importlib.util.find_spec("atheris") else "blind"
-# The decoder is what most depends on.
+# Seconds for each target. The decoder is the most important one.
 SECONDS = {"mutation": 12, "framing": 9, "segment": 6}
 JAVA_INPUTS = 300_000
 
 
 def test_every_target_is_fuzzed() -> None:
-    """The list of names stands apart, for what is fuzzed is imported later; no corpus is of a target that is gone."""
+    """The names are listed separately, because the targets are imported later.
+
+    No corpus belongs to a removed target.
+    """
     assert list(TARGETS) == NAMES
     assert {path.stem for path in CORPUS.glob("*.hex")} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_found_before_is_read_or_refused(name: str) -> None:
-    """By the decoder that runs."""
+    """The inputs are read by the decoder that is in use."""
     take, corpus = TARGETS[name].prepare(), corpus_of(name)
     assert all(isinstance(take(data), str) for data in corpus)
     assert len(corpus) >= 3
@@ -56,14 +59,17 @@ def _outcomes(name: str, decoder: str) -> str:
 @pytest.mark.skipif(not running().is_compiled, reason="there is one decoder here, which the test above runs")
 @pytest.mark.parametrize("name", ["mutation", "segment", "framing", "key"])
 def test_both_decoders_make_the_same_of_what_was_found(name: str) -> None:
-    """The same values, and the same errors."""
+    """The values and the errors are equal."""
     assert _outcomes(name, "compiled") == _outcomes(name, "python")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_input_is_more_than_read_or_refused(name: str) -> None:
-    """For some seconds, guided by coverage where atheris can be had; an input may take 30 s, and all of it 2 GiB."""
-    # To build a native core with counters takes longer than the fuzzing: the test below does it.
+    """Each target is fuzzed for some seconds, with coverage if atheris is installed.
+
+    An input may take 30 s, and the process 2 GiB.
+    """
+    # A native core with counters takes longer to build than the fuzzing, so the test below uses it.
     run: FuzzRun = fuzz(name, "blind" if name == "native" else ENGINE, seconds=SECONDS.get(name, 4), seed=SEED)
     print(run.text)
     assert run.inputs > 10
@@ -81,7 +87,7 @@ def test_fuzzing_follows_the_branches_of_the_native_core(tmp_path: Path) -> None
 
 
 def test_the_java_side_reads_or_refuses_every_frame(tmp_path: Path) -> None:
-    """With a heap of 96 MB, though a frame may be 64 MiB and claim 2 GB."""
+    """The heap has 96 MB, although a frame may have 64 MiB and claim 2 GB."""
     java, host = java_home() / "bin", REPOSITORY / "source_connector" / "nar"
     sources = [str(host / "Frames.java"), str(REPOSITORY / "tests" / "java" / "FramesFuzz.java")]
     subprocess.run([str(java / "javac"), "-d", str(tmp_path), *sources], check=True, capture_output=True, timeout=120)

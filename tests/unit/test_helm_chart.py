@@ -1,4 +1,4 @@
-"""The Helm chart of deploy/helm: what it renders is YAML that Kubernetes takes, with options that our programs take."""
+"""The Helm chart of deploy/helm: Kubernetes accepts the rendered YAML, and our programs accept its options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _kinds(objects: list[dict[str, Any]]) -> list[str]:
 
 
 def test_chart_and_package_have_one_version() -> None:
-    """Also the image that the chart names by default."""
+    """The default image has the same version."""
     version = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     chart = yaml.safe_load((_CHART / "Chart.yaml").read_text(encoding="utf-8"))
     values = yaml.safe_load((_CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def test_chart_and_package_have_one_version() -> None:
 
 
 def test_templates_use_values_that_there_are() -> None:
-    """Each `.Values.a.b` of a template has its default in values.yaml. Needs no helm."""
+    """Each `.Values.a.b` of a template has a default in values.yaml. This needs no helm."""
     values = yaml.safe_load((_CHART / "values.yaml").read_text(encoding="utf-8"))
     used = {
         name
@@ -68,7 +68,10 @@ def test_templates_use_values_that_there_are() -> None:
 
 
 def test_the_example_of_a_source_names_the_service_that_the_chart_makes() -> None:
-    """For the release of docs/install.md, and for the one that the tests render. Another host does not exist in the cluster."""
+    """The names are those of the release in docs/install.md, and of the release in these tests.
+
+    Another host would not exist in the cluster.
+    """
     install = (_ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     template = (_CHART / "templates" / "cassandra.yaml").read_text(encoding="utf-8")
     notes = (_CHART / "templates" / "NOTES.txt").read_text(encoding="utf-8")
@@ -82,7 +85,7 @@ def test_the_example_of_a_source_names_the_service_that_the_chart_makes() -> Non
 
 @_with_helm
 def test_helm_lints_the_chart_without_a_warning() -> None:
-    """With its defaults, and with everything that it can make."""
+    """The chart is checked with its defaults, and with all of its objects."""
     for values in ((), ("--values", _EVERYTHING)):
         said = _helm("lint", "--strict", _CHART, *values)
         assert not [line for line in said.splitlines() if re.match(r"\[(WARNING|ERROR)\]", line)]
@@ -90,13 +93,13 @@ def test_helm_lints_the_chart_without_a_warning() -> None:
 
 @_with_helm
 def test_by_default_only_the_watch_is_deployed() -> None:
-    """And the agent's options, for pods that somebody else makes."""
+    """The agent's options are rendered too, for pods that are not part of the chart."""
     assert _kinds(_rendered()) == ["ConfigMap line-agent", "ConfigMap line-watch", "Deployment line-watch"]
 
 
 @_with_helm
 def test_what_the_chart_configures_is_what_our_programs_take(tmp_path: Path) -> None:
-    """agent.yaml, line.yaml and each source's options are whole and right; the agent stands beside Cassandra."""
+    """agent.yaml, line.yaml and the options of each source are valid. The agent is in Cassandra's pod."""
     objects = {f"{each['kind']} {each['metadata']['name']}": each for each in _rendered("--values", _EVERYTHING)}
     agent = yaml.safe_load(objects["ConfigMap line-agent"]["data"]["agent.yaml"])
     assert (agent["readUnsynced"], agent["contactPoints"]) == (True, "127.0.0.1")
@@ -123,7 +126,7 @@ def test_what_the_chart_configures_is_what_our_programs_take(tmp_path: Path) -> 
 
 @_with_helm
 def test_every_container_but_cassandras_keeps_to_the_restricted_standard() -> None:
-    """Of Kubernetes. Cassandra's own image begins as root, and gives that up."""
+    """The standard is that of Kubernetes. Cassandra's own image starts as root, and then drops these rights."""
     pods = [
         each["spec"]["template"]["spec"]
         for each in _rendered("--values", _EVERYTHING)
@@ -145,7 +148,7 @@ def test_every_container_but_cassandras_keeps_to_the_restricted_standard() -> No
 
 @_with_helm
 def test_an_option_that_the_chart_sets_is_refused_with_its_name() -> None:
-    """It would be ignored otherwise."""
+    """Otherwise the user's value would be ignored."""
     assert _HELM is not None
     command = [_HELM, "template", "line", str(_CHART), "--set", "agent.options.pulsarServiceUrl=pulsar://other:6650"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=_ROOT)
@@ -155,7 +158,7 @@ def test_an_option_that_the_chart_sets_is_refused_with_its_name() -> None:
 
 @_with_helm
 def test_the_script_of_the_sources_job_is_one_that_bash_takes() -> None:
-    """Syntax only."""
+    """Only the syntax is checked."""
     [script] = [
         each["data"]["deploy.sh"] for each in _rendered("--values", _EVERYTHING) if "deploy.sh" in each.get("data", {})
     ]
@@ -170,7 +173,7 @@ def test_the_script_of_the_sources_job_is_one_that_bash_takes() -> None:
 )
 @pytest.mark.parametrize("values", [(), ("--values", _EVERYTHING)], ids=["defaults", "everything"])
 def test_kubernetes_takes_each_object(values: tuple[object, ...]) -> None:
-    """By the schemas of Kubernetes 1.29, with no property that it does not know."""
+    """The objects are checked with the schemas of Kubernetes 1.29. Unknown properties are errors."""
     import kubernetes_validate
 
     for each in _rendered(*values):

@@ -1,4 +1,4 @@
-"""The set-up of the virtual environment by make, with a program in place of Python that makes environments of one file."""
+"""The setup of the virtual environment by make. A script replaces Python, and creates environments of one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ esac
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the rule of the environment needs of a clone."""
+    """A folder with the files that the rule of the environment needs."""
     for name in ("Makefile", "pyproject.toml", "cdc/prerequisites.sh", "tests/tools/dependency_lock_constraints.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(_ROOT / name, tmp_path / name)
@@ -34,7 +34,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make_environment(clone: Path, pip_leaves: str, *, pip_ends_with: int = 0) -> int:
-    """The exit code of make; the file that pip leaves in the environment, and pip's exit code are given."""
+    """Return the exit code of make, for a pip that writes this file and ends with this code."""
     return subprocess.run(
         ["make", ".venv/.ready", f"PYTHON={clone / 'python'}"],
         cwd=clone,
@@ -46,7 +46,7 @@ def make_environment(clone: Path, pip_leaves: str, *, pip_ends_with: int = 0) ->
 
 @pytest.mark.parametrize("mark_is_there", [True, False])
 def test_an_interrupted_set_up_is_begun_anew(clone: Path, mark_is_there: bool) -> None:
-    """Nothing of it stays; also without the mark, where pip does not start."""
+    """The broken environment is removed, also without the mark if its pip does not start."""
     assert make_environment(clone, "pip-in-pieces", pip_ends_with=1) != 0
     if not mark_is_there:
         (clone / ".venv.unfinished").unlink()
@@ -57,7 +57,10 @@ def test_an_interrupted_set_up_is_begun_anew(clone: Path, mark_is_there: bool) -
 
 
 def test_a_whole_environment_is_kept_and_brought_up_to_date(clone: Path) -> None:
-    """When pyproject.toml has changed. If that is interrupted, the environment is made anew."""
+    """It is updated after a change of pyproject.toml.
+
+    If the update is interrupted, the environment is created again.
+    """
     assert make_environment(clone, "packages") == 0
     newer = (clone / ".venv" / ".ready").stat().st_mtime + 10
     os.utime(clone / "pyproject.toml", (newer, newer))

@@ -1,4 +1,4 @@
-"""Dashboard and alarms of deploy/monitoring: made by code, valid, and about metrics that there are."""
+"""Dashboard and alarms of deploy/monitoring: they are generated, valid, and use existing metrics."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _rules() -> list[dict[str, Any]]:
 
 
 def test_the_dashboard_is_what_its_code_makes() -> None:
-    """`python deploy/monitoring/dashboard.py` writes it anew."""
+    """`python deploy/monitoring/dashboard.py` writes it again."""
     made = runpy.run_path(str(_FOLDER / "dashboard.py"))["dashboard"]()
     assert (_FOLDER / "cassandra-cdc-dashboard.json").read_text(encoding="utf-8") == made
 
 
 def test_agents_export_each_metric_that_is_named() -> None:
-    """On the page of an agent that has a table and its topic."""
+    """The page is that of an agent with a table and its topic."""
     metrics = AgentMetrics()
     metrics.table("ks.t").observe_delay(0.1, 1)
     topic = TopicStatus(
@@ -58,7 +58,7 @@ def test_agents_export_each_metric_that_is_named() -> None:
 
 
 def test_cdc_resolved_exports_each_metric_that_is_named(tmp_path: Path) -> None:
-    """Also while Pulsar does not answer, when no table has a value."""
+    """This holds also while Pulsar does not answer and no table has a value."""
     line = tmp_path / "line.yaml"
     line.write_text("pulsarServiceUrl: pulsar://127.0.0.1:1\npulsarAdminUrl: http://127.0.0.1:1\nport: 1\n")
     done = CliRunner().invoke(cli, ["resolved", "--prometheus", "--config", str(line)], catch_exceptions=False)
@@ -69,7 +69,7 @@ def test_cdc_resolved_exports_each_metric_that_is_named(tmp_path: Path) -> None:
 
 
 def test_the_connector_counts_each_metric_that_is_named() -> None:
-    """And it counts nothing that has no text, so that the reference has all. An integration test reads Pulsar's page."""
+    """Each counted metric has a text, so the reference is complete. An integration test reads Pulsar's page."""
     named = source_metrics_named()
     assert len(named) > 10
     assert named <= {*COUNTED, *MEASURED}
@@ -81,7 +81,7 @@ def test_the_connector_counts_each_metric_that_is_named() -> None:
 
 
 def test_each_alarm_is_one_sentence_with_a_place_in_the_runbook() -> None:
-    """And the runbook has no alarm that there is not."""
+    """Each alarm of the runbook exists."""
     names = [rule["alert"] for rule in _rules()]
     assert len(set(names)) == len(names)
     for rule in _rules():
@@ -94,7 +94,10 @@ def test_each_alarm_is_one_sentence_with_a_place_in_the_runbook() -> None:
 
 @pytest.mark.parametrize("name", ["alerts.yaml", "cassandra-cdc-dashboard.json"])
 def test_a_backlog_is_that_of_tables_events_topics(name: str) -> None:
-    """Records stay on the gaps topic when their gaps are closed, and expiries wait for their second: no reader is missing there."""
+    """Records stay on the gaps topic after their gaps are closed, and expiries wait until they are due.
+
+    On these topics, a backlog does not mean that a reader is missing.
+    """
     text = (_FOLDER / name).read_text(encoding="utf-8").replace(r"\"", '"')
     selectors = re.findall(r"pulsar_subscription_(?:back_log|msg_ack_rate)\{(.*?)\}", text)
     assert selectors
@@ -121,7 +124,7 @@ def test_a_backlog_is_that_of_tables_events_topics(name: str) -> None:
     ids=" ".join,
 )
 def test_promtool_takes_the_rules_and_their_tests(arguments: tuple[str, ...]) -> None:
-    """Prometheus's own judge, where it is at hand."""
+    """promtool is Prometheus's own check. The test runs where it is installed."""
     assert _PROMTOOL is not None
     done = subprocess.run([_PROMTOOL, *arguments], cwd=_FOLDER, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""docs/reference and docs/schemas are what the code says; the schemas take what our programs take."""
+"""docs/reference and docs/schemas match the code, and the schemas accept what the programs accept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _BLOCK: Final = re.compile(r"^[ ]*```(?:yaml)\n(.*?)^[ ]*```", re.MULTILINE | re
 
 
 def test_the_reference_is_what_its_code_makes() -> None:
-    """`make reference` writes it anew. In a process of its own: click keeps how a command was first asked for help."""
+    """`make reference` writes it again.
+
+    The check needs its own process, because click remembers the first help request.
+    """
     command = [sys.executable, str(_DOCS / "make_reference.py"), "--check"]
     environment = {**os.environ, "PYTHONPATH": str(_DOCS.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
@@ -46,7 +49,7 @@ def _agent_files() -> Iterator[str]:
 
 @pytest.mark.parametrize("block", list(_agent_files()))
 def test_the_schema_takes_each_agent_yaml_of_the_documents(block: str) -> None:
-    """As the agent does."""
+    """The agent accepts these files too."""
     jsonschema.validate(yaml.safe_load(block), _schema("agent"))
 
 
@@ -61,7 +64,7 @@ def test_the_schema_takes_each_agent_yaml_of_the_documents(block: str) -> None:
     ],
 )  # fmt: skip
 def test_a_schema_takes_what_the_program_takes(name: str, content: dict[str, object]) -> None:
-    """Lists or text with commas, nested maps, DataStax's options."""
+    """Lists, strings with commas, nested maps, and DataStax's options."""
     jsonschema.validate(content, _schema(name))
 
 
@@ -76,13 +79,13 @@ def test_a_schema_takes_what_the_program_takes(name: str, content: dict[str, obj
     ],
 )
 def test_a_schema_refuses_what_the_program_refuses(name: str, content: dict[str, object]) -> None:
-    """Unknown names, values out of their range, what is missing."""
+    """Unknown names, values out of range, and missing options."""
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, _schema(name))
 
 
 def test_the_schemas_have_every_option_with_its_description() -> None:
-    """Those of the models; a table of the documents describes each of ours."""
+    """All options of the models are there. Each of our options has a description in a table of the documents."""
     agent, source, line = _schema("agent"), _schema("source"), _schema("line")
     assert set(agent["properties"]) == set(option_names())
     assert {field.alias or name for name, field in SourceConfig.model_fields.items()} <= set(source["properties"])

@@ -1,4 +1,4 @@
-"""AdminClient: what products ask of Pulsar's admin service, over real HTTP, and what they hear when it fails."""
+"""AdminClient: requests to Pulsar's admin service over real HTTP, and the errors that a product gets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Answer(NamedTuple):
 
 
 class _FailureError(Exception):
-    """What a product raises."""
+    """The error of a product."""
 
 
 class _Admin(AdminClient[_Answer]):
@@ -64,7 +64,7 @@ class _Admin(AdminClient[_Answer]):
 
 
 def test_the_owner_of_a_topic_is_asked_by_its_quoted_name() -> None:
-    """After a redirect the owner gets the same request."""
+    """The owner gets the same request after a redirect."""
     with broker(owner_of_all({"partitions": 3})) as owner, broker(redirects_to(owner.url)) as first:
         assert _Admin(first.url).partitions(_TOPIC) == 3
         assert owner.asked == [Request("GET", f"{_PATH}/partitions", None, None)]
@@ -72,7 +72,7 @@ def test_the_owner_of_a_topic_is_asked_by_its_quoted_name() -> None:
 
 @pytest.mark.parametrize(("status", "made"), [(204, True), (409, False)])
 def test_a_subscription_that_is_there_is_no_error(status: int, made: bool) -> None:
-    """The caller learns whether it was made now."""
+    """The result says if it was created by this call."""
     with broker(lambda request: (status, {}, None)) as server:
         assert _Admin(server.url).make_subscription(_TOPIC, "a/b") is made
         earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
@@ -87,19 +87,19 @@ def test_a_subscription_that_is_there_is_no_error(status: int, made: bool) -> No
     ],
 )
 def test_a_failure_becomes_the_products_error(answer: Answering, reason: str) -> None:
-    """With the topic, and the reason that the service gives."""
+    """The error has the topic, and the reason from the service."""
     with broker(answer) as server, pytest.raises(_FailureError, match=f"a b: .*{reason}"):
         _Admin(server.url).partitions(_TOPIC)
 
 
 def test_nobody_answers() -> None:
-    """A closed port is an error of the HTTP client, which the product words."""
+    """A closed port is an error of the HTTP client, which the product converts to its own."""
     with pytest.raises(_FailureError, match="a b: no answer"):
         _Admin("http://127.0.0.1:1").last_entry(_TOPIC)
 
 
 def test_an_answer_that_is_no_json_is_an_error_of_the_product() -> None:
-    """As of a proxy that answers for the service; a long text is cut."""
+    """A proxy may answer for the service. A long text is cut."""
     answer = _Answer(200, {}, "http://h", b"<html> " + b"x" * 300)
     assert reason_of(answer) == "<html> " + "x" * 193 + "..."
 
@@ -112,7 +112,7 @@ def test_an_answer_that_is_no_json_is_an_error_of_the_product() -> None:
 
 
 def test_a_refused_certificate_is_named_with_the_options() -> None:
-    """Other texts stay as they are."""
+    """Other texts are not changed."""
     text = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1006)"
     assert explained(text, "an option") == "certificate verify failed: self-signed certificate; check an option"
     assert explained("refused", "an option") == "refused"

@@ -1,4 +1,4 @@
-"""Of all that a client says about a refused certificate, the reason is told."""
+"""certificate_refusal: finds the reason in a client's message about a refused certificate."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ from clients.certificate_refusal import certificate_refusal
     ],
 )
 def test_the_reason_is_openssls_own(text: str, reason: str | None) -> None:
-    """Neither addresses nor places in OpenSSL's source, which the message has in its own way or has no need of."""
+    """It has neither addresses nor line numbers of OpenSSL's source."""
     assert certificate_refusal(text) == reason

@@ -1,4 +1,4 @@
-"""OAuth2's client credentials: what may stand in the parameters, what an issuer is asked, and what is said of its refusals."""
+"""OAuth2 client credentials: their parameters, the requests to the issuer, and errors for its refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _issued(credentials: ClientCredentials, verify: ssl.SSLContext | bool = True
     ],
 )
 def test_wrong_parameters_are_all_told_and_never_quoted(params: str, problems: list[str]) -> None:
-    """One line each, under the option's name."""
+    """One line for each problem, with the option's name."""
     with pytest.raises(ConfigError) as error:
         ClientCredentials.parse(params, "authParams")
     assert len(error.value.problems) == len(problems)
@@ -81,13 +81,13 @@ def test_wrong_parameters_are_all_told_and_never_quoted(params: str, problems: l
 
 
 def test_a_client_is_given_what_is_known_only() -> None:
-    """Whatever else stands in the parameters may be for another client, or another flow."""
+    """Other parameters may be for another client or another flow."""
     given = _credentials(**_GIVEN, type="client_credentials", audience="a", tokenEndpointAuthMethod="tls_client_auth")
     assert json.loads(given.params) == {**_GIVEN, "audience": "a"}
 
 
 def test_no_secret_prints() -> None:
-    """A private key may be inline; a token may be in a traceback's variables."""
+    """A private key may be inline, and a token may be among a traceback's variables."""
     key = base64.b64encode(json.dumps({"client_id": "writer", "client_secret": CLIENT_SECRET}).encode()).decode()
     given = _credentials(**{**_GIVEN, "private_key": f"{_INLINE}{key}"})
     assert given.key().client_secret == CLIENT_SECRET
@@ -97,7 +97,7 @@ def test_no_secret_prints() -> None:
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
 def test_a_key_file_is_named_as_pulsar_does(form: str, tmp_path: Path) -> None:
-    """A path, or an address of one."""
+    """The name is a path, or a file URL."""
     key_file(tmp_path / "key.json", "writer")
     found = _credentials(**{**_GIVEN, "private_key": form.format(tmp_path / "key.json")}).key()
     assert (found.client_id, found.client_secret) == ("writer", CLIENT_SECRET)
@@ -121,7 +121,7 @@ def test_a_key_file_is_named_as_pulsar_does(form: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_cannot_be_used_is_one_line(place: str, content: bytes | None, problem: str, tmp_path: Path) -> None:
-    """With the file's path, and nothing of what is in it."""
+    """The line has the path of the file, but not its content."""
     if content is not None:
         (tmp_path / "key").write_bytes(content)
     given = _credentials(**{**_GIVEN, "private_key": place.format(tmp_path)})
@@ -131,7 +131,10 @@ def test_a_key_that_cannot_be_used_is_one_line(place: str, content: bytes | None
 
 
 def test_an_issuer_is_asked_as_pulsars_client_asks(tmp_path: Path) -> None:
-    """Its address may end in a slash; what is not given is not sent. The token may be used until a minute before its end."""
+    """The URL of the issuer may end in a slash. Missing parameters are not sent.
+
+    The token may be used until a minute before its end.
+    """
     with token_issuer() as issuer:
         key = key_file(tmp_path / "key.json", "writer")
         whole = _credentials(issuer_url=f"{issuer.url}/", private_key=key, audience="urn:pulsar", scope="read write")
@@ -144,7 +147,7 @@ def test_an_issuer_is_asked_as_pulsars_client_asks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("expires_in", [None, "soon", 30, -1, [1], 10**400])
 def test_a_token_of_no_known_life_is_used_once(expires_in: object, tmp_path: Path) -> None:
-    """As is one that ends within a minute."""
+    """The same holds for a token that ends within a minute."""
     with token_issuer() as issuer:
         issuer.expires_in = expires_in
         given = _credentials(issuer_url=issuer.url, private_key=key_file(tmp_path / "key.json", "writer"))
@@ -190,7 +193,7 @@ _CHECK_KEY = "check the content of the key file, and audience and scope in authP
 def test_an_issuer_that_gives_no_token_is_one_line(
     changed: Callable[[Issuer], None], reason: str, tmp_path: Path
 ) -> None:
-    """With its address and its own word, and what to look at."""
+    """The line has the issuer's URL, its reason, and the options to check."""
     with token_issuer() as issuer:
         changed(issuer)
         given = _credentials(issuer_url=issuer.url, private_key=key_file(tmp_path / "key.json", "writer"))
@@ -203,7 +206,7 @@ def test_an_issuer_that_gives_no_token_is_one_line(
 
 
 def test_an_issuer_that_repeats_the_secret_is_not_quoted(tmp_path: Path) -> None:
-    """Some tell what they were sent."""
+    """Some issuers return the secret in their error."""
     with token_issuer() as issuer:
         key = key_file(tmp_path / "key.json", "writer", "another secret")
         with pytest.raises(TokenIssueError) as error:
@@ -212,7 +215,7 @@ def test_an_issuer_that_repeats_the_secret_is_not_quoted(tmp_path: Path) -> None
 
 
 def test_a_secret_is_not_sent_in_the_clear_after_tls(tmp_path: Path) -> None:
-    """An issuer of https that names an address of http for its tokens."""
+    """An issuer with https names a token endpoint with http."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("issuer", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,4 +1,4 @@
-"""Credentials as Pulsar's clients name them, for the broker and for the admin service."""
+"""Credentials in the form of Pulsar's clients, for the broker and for the admin service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
 @pytest.mark.parametrize("plugin", ["token", f"{_JAVA}Token"])
 @pytest.mark.parametrize("params", ["token:abc", "abc", "file:///{}", "file:{}"])
 def test_a_token_stands_in_the_option_or_in_a_file(plugin: str, params: str, tmp_path: Path) -> None:
-    """A file is read each time: it may be replaced, and its last newline is not part of the token."""
+    """A file is read for each request, because it may be replaced. Its last line break is not part of the token."""
     file = tmp_path / "token"
     file.write_text("abc\n")
     auth = PulsarAuth(plugin, params.format(str(file).removeprefix("/" if "///" in params else "")), "authParams")
@@ -28,7 +28,7 @@ def test_a_token_stands_in_the_option_or_in_a_file(plugin: str, params: str, tmp
 
 
 def test_a_token_of_oauth2_is_kept_until_shortly_before_its_end() -> None:
-    """One that ends at once serves one request."""
+    """A token that ends at once is used for one request."""
     issued = [IssuedToken(text="third", usable_s=60), IssuedToken(text="second", usable_s=60)]
     issued.append(IssuedToken(text="first", usable_s=0))
 
@@ -48,7 +48,7 @@ def test_a_token_of_oauth2_is_kept_until_shortly_before_its_end() -> None:
     ],
 )
 def test_parameters_of_another_form_are_refused_without_being_shown(plugin: str, reason: str) -> None:
-    """They may be a secret in the wrong place."""
+    """The value may be a secret that was given for the wrong option."""
     auth = PulsarAuth(plugin, "geheim", "authParams")
     with pytest.raises(ConfigError) as error:
         auth.user() if plugin == "basic" else auth.use_certificate(ssl.create_default_context())
@@ -67,13 +67,13 @@ def test_parameters_of_another_form_are_refused_without_being_shown(plugin: str,
 def test_a_certificate_is_checked_unless_it_is_told_otherwise(
     check_hostname: bool, allow_insecure: bool, expected: tuple[bool, ssl.VerifyMode]
 ) -> None:
-    """Its name, and its authority."""
+    """The name and the authority of the certificate are checked."""
     context = tls_context("tls", None, check_hostname=check_hostname, allow_insecure=allow_insecure)
     assert (context.check_hostname, context.verify_mode) == expected
 
 
 def test_a_file_without_certificates_is_named_with_its_option(tmp_path: Path) -> None:
-    """In one line."""
+    """The error is one line."""
     empty = tmp_path / "empty.pem"
     empty.touch()
     with pytest.raises(ConfigError, match=r"^tlsTrustCertsFilePath: .*empty.pem holds no certificates in PEM \("):

@@ -23,7 +23,7 @@ def _asking(client: httpx.Client, method: str, body: object = None) -> Callable[
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("PUT", {"ledgerId": -1}), ("POST", [1])])
 def test_the_owner_gets_method_body_and_credentials(status: int, method: str, body: object) -> None:
-    """The very request that the first broker got: another port is another host."""
+    """The owner gets the same request as the first broker, although another port counts as another host."""
     with (
         broker(owner_of_all({"partitions": 3})) as owner,
         broker(redirects_to(owner.url, status)) as first,
@@ -34,7 +34,7 @@ def test_the_owner_gets_method_body_and_credentials(status: int, method: str, bo
 
 
 def test_a_redirect_may_name_a_path_only() -> None:
-    """Of the server that answers."""
+    """The path then belongs to the server that answered."""
     with broker(lambda request: (307, {"Location": "/b"}, None) if request.path == "/a" else (200, {}, 1)) as one:
         with httpx.Client(base_url=one.url) as client:
             assert redirected(_asking(client, "GET"), "/a").json() == 1
@@ -42,13 +42,13 @@ def test_a_redirect_may_name_a_path_only() -> None:
 
 
 def test_what_names_no_address_is_an_answer() -> None:
-    """The caller says what it is."""
+    """The caller decides what the answer means."""
     with broker(lambda request: (307, {}, None)) as one, httpx.Client(base_url=one.url) as client:
         assert redirected(_asking(client, "GET"), "/a").status_code == 307
 
 
 def test_a_loop_is_told_as_such() -> None:
-    """Two brokers that each take the other for the owner."""
+    """Each of two brokers takes the other for the owner."""
     with broker(owner_of_all(None)) as one, broker(redirects_to(one.url)) as two:
         one.answering = redirects_to(two.url)
         with httpx.Client(base_url=one.url) as client, pytest.raises(RedirectError) as raised:
@@ -60,7 +60,7 @@ def test_a_loop_is_told_as_such() -> None:
 
 
 def test_redirects_that_lead_on_and_on_have_an_end() -> None:
-    """Each names another address."""
+    """Each redirect names another address."""
     with broker(lambda request: (307, {"Location": request.path + "x"}, None)) as one:
         with (
             httpx.Client(base_url=one.url) as client,
@@ -71,7 +71,7 @@ def test_redirects_that_lead_on_and_on_have_an_end() -> None:
 
 
 def test_credentials_are_not_sent_in_the_clear_after_tls(tmp_path: Path) -> None:
-    """Nothing at all is asked of an address of http once it was https."""
+    """After https, no request is sent to an http address."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("broker", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -88,7 +88,7 @@ def test_credentials_are_not_sent_in_the_clear_after_tls(tmp_path: Path) -> None
 
 
 def test_from_the_clear_to_tls_is_no_downgrade(tmp_path: Path) -> None:
-    """An address of http that only says where the one of https is."""
+    """An http address may redirect to https."""
     authority = CertificateAuthority(tmp_path)
     authority.issue("broker", "127.0.0.1")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -102,7 +102,7 @@ def test_from_the_clear_to_tls_is_no_downgrade(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/a", "pulsar://127.0.0.1:6650", "https:/a"])
 def test_only_addresses_of_http_are_asked(target: str) -> None:
-    """Whatever the answer says."""
+    """This holds for any target in the answer."""
     with (
         broker(lambda request: (307, {"Location": target}, None)) as one,
         httpx.Client(base_url=one.url) as client,
@@ -112,7 +112,7 @@ def test_only_addresses_of_http_are_asked(target: str) -> None:
 
 
 def test_what_cannot_be_an_address_is_told() -> None:
-    """And is no error of the library's own."""
+    """The library's own error must not be raised."""
     target = "http://127.0.0.1:70000/a"
     with (
         broker(lambda request: (307, {"Location": target}, None)) as one,

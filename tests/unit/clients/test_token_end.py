@@ -1,4 +1,4 @@
-"""A token that has ended is told as such; any other text is left to the broker."""
+"""ended_token: finds an expired token. Any other text is left to the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _jwt(claims: object) -> str:
 
 
 def test_an_ended_token_is_told_with_its_end() -> None:
-    """In UTC, and nothing of the token itself."""
+    """The time is in UTC, and the message does not show the token."""
     token = _jwt({"sub": "x", "exp": 1_700_000_000})
     assert ended_token(token, 1_700_000_000) == "the token ended at 2023-11-14T22:13:20Z: give a new one"
     assert ended_token(token, 1_699_999_999) is None
@@ -39,5 +39,5 @@ def test_an_ended_token_is_told_with_its_end() -> None:
     ],
 )
 def test_what_has_no_end_or_is_no_token_is_not_judged(token: str) -> None:
-    """Whatever it is, the broker knows better."""
+    """Only the broker can judge such a token."""
     assert ended_token(token, 2_000_000_000) is None

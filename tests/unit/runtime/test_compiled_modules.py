@@ -1,4 +1,4 @@
-"""Which compiled modules belong to which sources, and when they are asked for in vain."""
+"""CompiledGroup: the key of compiled modules, and choices that cannot be met."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROUP = CompiledGroup(name="rows", option="CDC_ROWS", modules=("package.rows",)
 
 
 def test_the_key_is_a_hash_of_names_and_contents() -> None:
-    """And of the kind of Python; what moves from a name to a content, or to the next source, is another source."""
+    """The key also has the kind of Python. Content that moves to a name, or to the next source, changes the key."""
     assert build_key([("a", b"b")]) == f"{abi()}-8fb20ef63ced4145"
     assert (
         len({build_key(each) for each in ([("a", b"b")], [("ab", b"")], [("", b"ab")], [("a", b""), ("b", b"")])}) == 4
@@ -28,7 +28,7 @@ def test_the_key_is_a_hash_of_names_and_contents() -> None:
     ],
 )
 def test_a_choice_that_cannot_be_met_is_refused(choice: str, reason: str) -> None:
-    """Never something else in its place, and nothing of it stays behind."""
+    """No other decoder replaces it, and no finder is left installed."""
     before = list(sys.meta_path)
     with pytest.raises(ConfigError) as refused:
         _GROUP.load(choice, "/no/such", "the sources changed")
@@ -40,14 +40,14 @@ def test_a_choice_that_cannot_be_met_is_refused(choice: str, reason: str) -> Non
     ("choice", "missing"), [("python", None), ("python", "not compiled"), ("auto", "not compiled")]
 )
 def test_the_sources_run_where_they_are_chosen_or_nothing_was_compiled(choice: str, missing: str | None) -> None:
-    """Python finds its modules as it always does."""
+    """Python imports the modules as usual."""
     before = list(sys.meta_path)
     assert not _GROUP.load(choice, "/no/such", missing)
     assert sys.meta_path == before
 
 
 def test_compiled_modules_are_looked_for_before_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the group and its library, in the folder; no others."""
+    """Only the modules of the group and its library are found in the folder."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     assert _GROUP.load("auto", "/compiled", None)
     finder = sys.meta_path[0]

@@ -1,4 +1,4 @@
-"""Warnings that may repeat."""
+"""Notices: warnings that may repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.notices import Notices
 
 
 def test_a_warning_is_logged_once_and_its_hint_is_asked_for_then_only(caplog: pytest.LogCaptureFixture) -> None:
-    """A hint may look at the network: what is not logged must not cost it."""
+    """A hint may need the network, so it is not computed for a warning that is not logged."""
     asked = []
 
     def hint() -> str:
@@ -28,7 +28,7 @@ def test_a_warning_is_logged_once_and_its_hint_is_asked_for_then_only(caplog: py
 def test_without_an_interval_a_subject_is_logged_again_only_after_it_was_cleared(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What was never told needs no end."""
+    """The end of a warning that was never logged is not logged either."""
     caplog.set_level(logging.INFO)
     notices = Notices(logging.getLogger("test"), again_after_s=None)
     notices.clear("node", "the node answers again")

@@ -1,4 +1,4 @@
-"""Stage: what ends it, who learns of it, and that it can always be stopped."""
+"""Stage: failures, their owner, and stopping in any state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.stage import Stage
 
 
 class _Echo(Stage):
-    """Answers what it is given; raises what is an error."""
+    """A stage that records its items, and raises items that are errors."""
 
     def __init__(self, **options: object) -> None:
         super().__init__("echo", **options)  # type: ignore[arg-type]
@@ -19,11 +19,11 @@ class _Echo(Stage):
         self.answers: list[object] = []
 
     def wake(self) -> None:
-        """A wait for a message does not look at `stopping`."""
+        """The wait for an item does not check `stopping`."""
         self.given.put(None)
 
     def run(self) -> None:
-        """Until None comes."""
+        """Run until an item is None."""
         while (item := self.given.get()) is not None:
             if isinstance(item, Exception):
                 raise item
@@ -31,7 +31,7 @@ class _Echo(Stage):
 
 
 def test_a_stage_does_what_it_was_given_before_it_stops() -> None:
-    """And a second stop does nothing."""
+    """A second stop has no effect."""
     echo = _Echo()
     echo.start()
     for each in range(100):
@@ -42,14 +42,14 @@ def test_a_stage_does_what_it_was_given_before_it_stops() -> None:
 
 
 def test_a_stage_that_was_never_started_can_be_stopped() -> None:
-    """An agent whose start failed midway stops everything."""
+    """An agent whose start fails in the middle stops all stages."""
     echo = _Echo()
     echo.stop()
     assert not echo.is_started
 
 
 def test_an_error_is_kept_logged_and_given_to_the_owner(caplog: pytest.LogCaptureFixture) -> None:
-    """With its traceback."""
+    """The log has the traceback."""
     seen: list[Exception] = []
     echo = _Echo(on_failure=seen.append)
     echo.start()
@@ -62,7 +62,7 @@ def test_an_error_is_kept_logged_and_given_to_the_owner(caplog: pytest.LogCaptur
 
 
 def test_the_first_failure_is_kept() -> None:
-    """Later ones follow from it."""
+    """Later failures are consequences of it."""
     echo = _Echo()
     first = ValueError("first")
     echo.fail(first)
@@ -71,7 +71,7 @@ def test_the_first_failure_is_kept() -> None:
 
 
 def test_stages_may_share_what_stops_them() -> None:
-    """A wait elsewhere ends with the stage."""
+    """A wait in another stage ends together with this stage."""
     stopping = threading.Event()
     echo = _Echo(stopping=stopping)
     echo.start()

@@ -1,4 +1,4 @@
-"""Which types are copied from CQL to Avro; that the copies are right is tested where they are made, against fastavro."""
+"""The types that are copied from CQL to Avro. The copies themselves are tested against fastavro where they are made."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from schemas.cql_type import parse_cql_type
     ],
 )
 def test_a_type_is_copied_where_its_two_forms_are_near(cql_type: str, form: tuple[int, int]) -> None:
-    """With the length that its values must have for that; 0 for any."""
+    """The form includes the length that values must have for a copy; 0 stands for any length."""
     assert avro_form(parse_cql_type(cql_type, {})) == form
 
 
 def test_no_two_forms_are_one_number() -> None:
-    """They are told apart by it alone."""
+    """Only the numbers distinguish the forms."""
     numbers = [getattr(avro_forms, name) for name in avro_forms.__all__ if name.startswith("AS_")]
     assert sorted(numbers) == list(range(11))

@@ -1,4 +1,4 @@
-"""Names of CQL that Avro refuses get names that it takes, told apart from their siblings."""
+"""CQL names that Avro refuses get valid names, which differ from those of other columns."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
     ],
 )
 def test_a_name_that_avro_refuses_is_written_in_its_letters(name: str, expected: str) -> None:
-    """Names that it takes stay as they are."""
+    """Valid names stay as they are."""
     assert avro_name(name) == expected
 
 
 def test_names_that_would_collide_are_numbered() -> None:
-    """A name that Avro takes never gives way, wherever it stands."""
+    """A valid name is never changed, also if it comes later."""
     assert avro_names(["a b", "a_u0020_b", "1", "_1", "a_u0020_b_2"]) == (
         "a_u0020_b_3", "a_u0020_b", "_1_2", "_1", "a_u0020_b_2",
     )  # fmt: skip
@@ -49,7 +49,7 @@ def _table(name: str, *columns: ColumnMetadata) -> TableMetadata:
 
 
 def test_the_schema_keeps_the_names_of_cql() -> None:
-    """As an attribute of the field or record, where Avro's name is another."""
+    """If Avro's name differs, the field or record has the CQL name as an attribute."""
     table = _table("2t", ColumnMetadata(name="a b", kind=ColumnKind.REGULAR, type=NativeType("int")))
     assert schema_text(data_row_schema(table)) == (
         '{"type":"record","name":"_2t","namespace":"_1ks","doc":"Table 1ks.2t","fields":['
@@ -61,7 +61,7 @@ def test_the_schema_keeps_the_names_of_cql() -> None:
 
 @pytest.mark.parametrize("name", ["t", "string", "record", "cql_decimal", "my type"])
 def test_a_user_type_is_not_taken_for_another_name(name: str) -> None:
-    """The table's own name, a type of Avro's: it gets another one, and a reader of Avro understands the schema."""
+    """A type with the name of the table, or of an Avro type, gets another name. Avro readers can parse the schema."""
     user_type = UserType("1ks", name, ("f", "g h"), (parse_cql_type("decimal", {}), NativeType("text")))
     columns = [ColumnMetadata(name=each, kind=ColumnKind.REGULAR, type=user_type) for each in ("x", "y")]
     table = _table("t", *columns)

@@ -37,7 +37,7 @@ from schemas.json_value import AvroValue
     ],
 )
 def test_a_value_becomes_its_bytes(cql_type: str, value: AvroValue, expected: str) -> None:
-    """Also where the agent left out the sign; and reading the bytes gives the value again."""
+    """An agent may have written the value without its sign. Reading the bytes returns the value."""
     data = cql_bytes(NativeType(cql_type), value)
     assert data.hex() == expected
     if not (isinstance(value, int) and value in (251, 65236)):
@@ -50,18 +50,18 @@ def test_a_value_becomes_its_bytes(cql_type: str, value: AvroValue, expected: st
      ("decimal", {"scale": 1}), ("blob", None), ("date", -1 << 40)],
 )  # fmt: skip
 def test_what_is_no_value_of_the_column_is_an_error(cql_type: str, value: AvroValue) -> None:
-    """An event of another table under the same name, say."""
+    """It may come from an event of another table with the same name."""
     with pytest.raises(UnwritableKeyError, match=f"a key column of type {cql_type} cannot be"):
         cql_bytes(NativeType(cql_type), value)
 
 
 def test_a_collection_is_in_no_key_of_those_agents() -> None:
-    """They skip tables that have one."""
+    """These agents skip tables with a collection in the key."""
     with pytest.raises(UnwritableKeyError, match="list<int>"):
         cql_bytes(ListType(NativeType("int")), [1])
 
 
 @pytest.mark.parametrize("components", [(b"a",), (b"a", b""), (b"a", b"bc", b"\0\0")])
 def test_a_partition_key_is_joined_as_cassandra_splits_it(components: tuple[bytes, ...]) -> None:
-    """One component as it is, several each with its length."""
+    """A single component has no length; several components each have one."""
     assert split_partition_key(joined_partition_key(components), len(components)) == components

@@ -1,4 +1,4 @@
-"""Names in CQL statements that we tell people to run."""
+"""Names in CQL statements that users are told to run."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ from schemas.cql_identifier import cql_identifier
     ],
 )
 def test_a_name_has_quotes_where_cql_would_read_another_one(name: str, text: str) -> None:
-    """As cqlsh's DESCRIBE prints it."""
+    """The quotes are those of cqlsh's DESCRIBE."""
     assert cql_identifier(name) == text

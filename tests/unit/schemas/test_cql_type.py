@@ -82,5 +82,5 @@ def test_a_text_that_is_no_type_says_why(text: str, reason: str) -> None:
     ],
 )
 def test_only_unfrozen_collections_and_user_types_are_multi_cell(text: str, multi_cell: bool) -> None:
-    """A multi-cell column is stored as one cell an element."""
+    """A multi-cell column has one cell for each element."""
     assert is_multi_cell(parse_cql_type(text, USER_TYPES)) is multi_cell

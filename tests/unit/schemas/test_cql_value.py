@@ -1,4 +1,4 @@
-"""CQL bytes to Avro values: the bytes are those of the native protocol, the values those of DataStax's connector."""
+"""CQL bytes to Avro values: the bytes are in the native protocol's form, the values in that of DataStax's connector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse(text: str) -> CqlType:
 
 
 def sized(*values: bytes | None) -> bytes:
-    """Values behind their int32 length, -1 for null, as inside collections, tuples and user types."""
+    """Values after their int32 length, or -1 for null, as inside collections, tuples and user types."""
     return b"".join(b"\xff\xff\xff\xff" if each is None else struct.pack(">i", len(each)) + each for each in values)
 
 
@@ -66,7 +66,7 @@ def counted(count: int, *values: bytes | None) -> bytes:
     ],
 )
 def test_bytes_of_a_type_become_its_avro_value(cql_type: str, data: bytes, expected: AvroValue) -> None:
-    """One line a type; the expected values are spelled out."""
+    """One case for each type. The expected values are literals."""
     assert value_reader(parse(cql_type))(data) == expected
 
 
@@ -154,7 +154,7 @@ def test_a_composite_partition_key_is_split_into_its_components() -> None:
 
 
 def test_a_value_with_more_fields_than_its_type_is_refused() -> None:
-    """The user type has grown since: to leave the new field out would lose it."""
+    """The user type was extended later. Leaving out the new field would lose its value."""
     read = value_reader(parse("pair"))
     assert read(sized(b"\0\0\0\1")) == {"a": 1, "b": None}
     with pytest.raises(CqlValueError, match="5 bytes are after the 2 fields that are known"):

@@ -27,18 +27,18 @@ _BEFORE = bytes.fromhex(
     + "48" + b"00000000-0000-0000-0000-000000000002".hex() + "d6e0beb6bf68c801dce0beb6bf68"
     + "0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68" + "08" + b"gone".hex() + "00"
 )  # fmt: skip
-"""The same gap as agents of 0.1 write it: nothing behind `last_position`."""
+"""The same gap as written by agents of 0.1, without fields after `last_position`."""
 
 
 def test_a_record_of_an_agent_of_before_is_an_open_gap() -> None:
-    """It has no field that a closing record needs."""
+    """It lacks the fields of a closing record."""
     assert decode_gap(_BEFORE) == _GAP
     assert encode_gap(_GAP) == _BEFORE + b"\x00\x00"
     assert decode_gap(encode_gap(_GAP)) == _GAP
 
 
 def test_a_closing_record_survives_its_bytes_and_no_cut_of_them_is_another_one() -> None:
-    """A reader of before takes it for the gap's record again, as it does after a crash of the agent."""
+    """An earlier reader takes it for the gap's record once more, as after a crash of the agent."""
     closing = _GAP.closed(1_795_000_100_000, "3 rows were sent again")
     payload = encode_gap(closing)
     assert decode_gap(payload) == closing
@@ -63,7 +63,7 @@ _CLOSING = _GAP.closed(1_795_000_100_000, "sent")
     ],
 )
 def test_a_gap_is_open_until_a_record_closes_it(records: list[GapRecord], still_open: list[GapRecord]) -> None:
-    """However often both come, and in any order: an agent that was killed reports a gap twice, two runs close it twice."""
+    """Records may be repeated, in any order: a killed agent reports a gap twice, and two runs may close it."""
     assert open_gaps(records) == still_open
 
 
@@ -80,12 +80,12 @@ def test_a_gap_is_open_until_a_record_closes_it(records: list[GapRecord], still_
     ],
 )
 def test_a_closing_record_closes_no_gap_that_says_more_or_other(other: GapRecord) -> None:
-    """Of another node, table or life; of more of the log, or of a later time."""
+    """The other gap differs in node, table, table id or range, covers more of the log, or ends later."""
     assert open_gaps([_GAP, other, _CLOSING]) == [other]
 
 
 def test_a_gap_that_lies_in_a_closed_one_is_closed() -> None:
-    """An agent that was killed between two looks reports less of the log at first."""
+    """An agent that was killed between two looks first reports a smaller part of the log."""
     inner = replace(_GAP, first_position=200, last_segment_id=_GAP.last_segment_id - 1, detected_ms=1)
     ended = replace(_GAP, last_position=50)
     assert open_gaps([inner, ended, _GAP, _CLOSING]) == []
@@ -93,7 +93,7 @@ def test_a_gap_that_lies_in_a_closed_one_is_closed() -> None:
 
 
 def test_the_gaps_of_thousands_of_tables_are_judged_soon() -> None:
-    """A closing record is compared with the gaps of its own table."""
+    """A closing record is compared only with the gaps of its table."""
     gaps = [replace(_GAP, table=f"t{number}") for number in range(1_000)]
     compared = 0
 

@@ -1,4 +1,4 @@
-"""Which columns the patterns hide, and what their values become. The hashes were made by `openssl dgst -sha256 -hmac`."""
+"""The columns that patterns hide, and their new values. The hashes were made with `openssl dgst -sha256 -hmac`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def shown(name: str, value: bytes | None, **options: str) -> bytes | None:
 
 
 def test_a_hash_is_hmac_sha_256_of_the_cql_bytes_in_hexadecimal_digits() -> None:
-    """`printf alice | openssl dgst -sha256 -hmac 0123...`; an int by its four bytes."""
+    """`printf alice | openssl dgst -sha256 -hmac 0123...`. The input for an int is its four bytes."""
     assert shown("email", b"alice", hash="shop.users.email") == (
         b"433deb45467e4e53dbaba594c88bc3a200f705a2150788c3d11e6040e63e8510"
     )
@@ -72,14 +72,14 @@ def test_a_hash_is_hmac_sha_256_of_the_cql_bytes_in_hexadecimal_digits() -> None
 
 
 def test_values_that_are_one_in_clear_have_one_hash() -> None:
-    """Cassandra keeps the bytes that a client sent: a varint with needless bytes, a true of any bits."""
+    """Cassandra stores the client's bytes: a varint may have redundant bytes, and true may have any nonzero bits."""
     both = "shop.users.big,shop.users.yes"
     assert shown("big", b"\0\0\5", hash=both) == shown("big", b"\5", hash=both) != shown("big", b"\6", hash=both)
     assert shown("yes", b"\x02", hash=both) == shown("yes", b"\x01", hash=both) != shown("yes", b"\x00", hash=both)
 
 
 def test_a_collection_is_hidden_as_a_whole() -> None:
-    """One text: neither its elements nor their number can be seen."""
+    """It becomes one text, which shows neither its elements nor their number."""
     one = b"\0\0\0\1\0\0\0\1a"
     assert len(shown("tags", one, hash="shop.users.tags") or b"") == 64
     assert shown("tags", one, mask="shop.users.tags") == b"****"
@@ -88,7 +88,7 @@ def test_a_collection_is_hidden_as_a_whole() -> None:
 
 
 def test_a_text_is_cut_by_characters_and_a_blob_by_bytes() -> None:
-    """Not in the middle of a character; what is shorter stays."""
+    """A character is never split. A shorter value stays as it is."""
     cut = "shop.users.email:3,shop.users.body:2"
     assert shown("email", "ünïcode".encode(), truncate=cut) == "ünï".encode()
     assert shown("email", b"ab", truncate=cut) == b"ab"
@@ -98,14 +98,14 @@ def test_a_text_is_cut_by_characters_and_a_blob_by_bytes() -> None:
 
 
 def test_the_error_of_a_text_that_cannot_be_cut_shows_nothing_of_it() -> None:
-    """Errors go to logs and dead letters."""
+    """Errors are written to logs and dead letters."""
     with pytest.raises(CqlValueError, match="a value of type text: 5 bytes are no UTF-8") as raised:
         shown("email", b"se\xffet", truncate="shop.users.email:3")
     assert raised.value.__cause__ is None and raised.value.__suppress_context__
 
 
 def test_types_follow_and_dropped_columns_are_gone() -> None:
-    """What the data topic's schemas are made of."""
+    """The schemas of the data topic are made from this table."""
     found = published(hash="shop.users.id,*.*.big", mask="*.users.yes", drop="shop.*.not?,shop.users.body").table
     assert [(each.name, str(each.type)) for each in found.primary_key] == [("id", "text"), ("at", "int")]
     assert [(each.name, str(each.type)) for each in found.value_columns] == [
@@ -114,7 +114,7 @@ def test_types_follow_and_dropped_columns_are_gone() -> None:
 
 
 def test_of_several_patterns_the_one_that_shows_least_counts() -> None:
-    """Drop before mask, mask before hash, hash before truncate; of two lengths the shorter one."""
+    """Drop before mask, mask before hash, hash before truncate. Of two lengths, the shorter one counts."""
     every = {"hash": "*.*.email", "mask": "*.*.email", "truncate": "*.*.email:3"}
     assert published(**every, drop="*.*.email").hidden == {"email": Hiding.DROP}
     assert shown("email", b"alice", **every) == b"****"
@@ -122,13 +122,13 @@ def test_of_several_patterns_the_one_that_shows_least_counts() -> None:
 
 
 def test_nothing_is_hidden_of_a_table_that_no_pattern_names() -> None:
-    """Rows of such a table take the way that they take without the options."""
+    """Rows of such a table are processed as without these options."""
     assert hidden(hash="shop.orders.email", serves_one_table=False).of(USERS) is None
     assert hidden(hash="*.*.ssn", serves_one_table=False).of(USERS) is None
 
 
 def test_every_problem_of_a_table_is_told_at_once() -> None:
-    """A slip of the pen, keys that cannot be left out, the order of hashes, a type without characters."""
+    """A misspelled column, a key that is dropped, a hash that changes the order, and a type without characters."""
     with pytest.raises(ConfigError) as raised:
         hidden(
             hash="shop.users.e-mail,shop.users.at", drop="shop.users.id", truncate="shop.users.tags:3", mask="*.*.ssn"
@@ -143,19 +143,19 @@ def test_every_problem_of_a_table_is_told_at_once() -> None:
 
 
 def test_a_clustering_column_is_hashed_where_no_marker_needs_its_order() -> None:
-    """With `publish.rangeDeletions: false`."""
+    """That is the case with `publish.rangeDeletions: false`."""
     found = hidden(hash="shop.users.at", has_range_markers=False).of(USERS)
     assert found is not None and found.hides_key and not found.hides_partition_key
 
 
 def test_the_pattern_of_a_column_that_was_dropped_may_stay() -> None:
-    """Nothing of it is published; a column that was renamed is another thing, for its values would go out in clear."""
+    """The column is not published. A renamed column is an error, because its values would be published unchanged."""
     assert hidden(hash="shop.users.phone").of(USERS) is None
     assert hidden(hash="shop.users.phone").matched(USERS) == {"shop.users.phone"}
 
 
 def test_a_name_is_taken_literally_but_for_its_wildcards() -> None:
-    """Names may hold dots and what regular expressions are made of."""
+    """A name may have dots and special characters of regular expressions."""
     pattern = ColumnPattern.parse(Hiding.HASH, "ks.t.a.b[c]*")
     assert (pattern.table, pattern.column) == ("ks.t", "a.b[c]*")
     assert pattern.matches("a.b[c]d") and not pattern.matches("a.bcd")
@@ -163,18 +163,18 @@ def test_a_name_is_taken_literally_but_for_its_wildcards() -> None:
 
 @pytest.mark.parametrize("entry", ["", "a", "ks.t", "ks..c", ".t.c", "ks.t."])
 def test_an_entry_that_names_no_column_is_refused(entry: str) -> None:
-    """Keyspace, table and column."""
+    """An entry needs keyspace, table and column."""
     with pytest.raises(ConfigError, match=r"columns.drop: each entry is keyspace.table.column"):
         ColumnPattern.parse(Hiding.DROP, entry)
 
 
 @pytest.mark.parametrize("entry", ["ks.t.c", "ks.t.c:", "ks.t.c:x", "ks.t.c:-1", "ks.t:3"])
 def test_an_entry_to_truncate_has_a_length(entry: str) -> None:
-    """A number of characters, or of bytes."""
+    """The length is a number of characters or bytes."""
     with pytest.raises(ConfigError, match=r"columns.truncate: each entry is keyspace.table.column"):
         ColumnPattern.parse(Hiding.TRUNCATE, entry)
 
 
 def test_the_key_is_not_shown() -> None:
-    """Nor by the table that hashes with it."""
+    """The same holds for the table that uses the key."""
     assert KEY.decode() not in repr(hidden(hash="shop.users.id")) + repr(published(hash="shop.users.id"))

@@ -1,4 +1,4 @@
-"""The events topic's message: what goes in comes out, and strangers' bytes are refused."""
+"""The message of the events topic: a message survives encoding and decoding, and foreign bytes are refused."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ MESSAGE = MutationEvents(
 
 
 def test_a_message_comes_back_as_it_was() -> None:
-    """Every field survives, in order, with the writer's schema from the registry as well."""
+    """Every field and the order survive, also with the writer's schema from the registry."""
     data = encode_events(MESSAGE)
     assert decode_events(data) == MESSAGE
     assert decode_events(data, json.loads(MUTATION_EVENTS_SCHEMA_TEXT)) == MESSAGE
 
 
 def test_a_reader_understands_a_writer_that_lacks_a_nullable_field() -> None:
-    """Neighbouring versions work together: a field that an older agent did not know is null."""
+    """Neighbouring versions must work together: a field that an earlier agent does not know is null."""
     older = json.loads(MUTATION_EVENTS_SCHEMA_TEXT)
     event_schema = older["fields"][-1]["type"]["items"]
     event_schema["fields"] = [each for each in event_schema["fields"] if each["name"] != "expiry_time"]
@@ -82,7 +82,7 @@ def test_a_reader_understands_a_writer_that_lacks_a_nullable_field() -> None:
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_a_message_that_is_cut_is_a_typed_error(cut: int) -> None:
-    """Never half of the events, never another exception."""
+    """It never returns a part of the events, and raises no other exception."""
     with pytest.raises(MalformedEventsError):
         decode_events(encode_events(MESSAGE)[:cut])
 
@@ -97,7 +97,7 @@ def test_a_row_belongs_to_one_partition_by_the_top_16_bits_of_its_token(token: i
 
 
 def test_topic_names_are_completed_as_pulsar_clients_do() -> None:
-    """A prefix may hold tenant and namespace; a short name lies in public/default."""
+    """A prefix may have tenant and namespace. A short name belongs to public/default."""
     assert events_topic("ks", "t") == "persistent://public/default/cdc-events-ks.t"
     assert events_topic("ks", "T x", "t/n/e-") == "persistent://t/n/e-ks.T x"
     assert full_topic_name("data-ks.t") == "persistent://public/default/data-ks.t"

@@ -1,4 +1,4 @@
-"""What is known of each native CQL type."""
+"""The properties of each native CQL type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from schemas.native_codec import CODECS, AvroSchema
 
 _UUID: AvroSchema = {"type": "string", "logicalType": "uuid"}
 
-# The Avro type (the name of a record), bytes without a length before them (None: the length is there), a value as CQL bytes, as JSON.
+# The Avro type (for a record its name), the number of bytes if no length precedes them (otherwise None), and a value as
+# CQL bytes and as JSON.
 TYPES: list[tuple[str, AvroSchema, int | None, str, str]] = [
     ("ascii", "string", None, "6122", '"a\\""'),
     ("bigint", "long", 8, "fffffffffffffffe", "-2"),
@@ -47,5 +48,5 @@ def test_a_type_is_known_in_all_its_forms(
 
 
 def test_every_native_type_is_in_the_table() -> None:
-    """`varchar` is another name of `text`."""
+    """`varchar` is an alias of `text`."""
     assert {name for name, *_ in TYPES} == CODECS.keys() == NATIVE_TYPE_NAMES - {"varchar"}

@@ -1,4 +1,4 @@
-"""The resolved timestamp of a table, from records of the nodes' progress and the cursor of the connector."""
+"""The resolved timestamp of a table, from the nodes' progress records and the connector's cursor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _record(
 
 
 def _cursors(*pairs: tuple[int, int]) -> list[PartitionCursor]:
-    """What is consumed and where the end is, of each partition, in ledger 7."""
+    """Cursors with the consumed position and the end of each partition, in ledger 7."""
     return [PartitionCursor(consumed=TopicPosition(7, a), end=TopicPosition(7, b)) for a, b in pairs]
 
 
@@ -58,20 +58,20 @@ def _at(*entries: int) -> tuple[TopicPosition, ...]:
 
 
 def test_a_record_comes_back_as_it_was_sent() -> None:
-    """With everything that it can have."""
+    """The record has all optional fields."""
     record = _record(_A, Checkpoint(5, _at(1, 2)), Checkpoint(3), stopped="parked", behind="late")
     assert decode_progress(encode_progress(record)) == record
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", b"not a record at all", b"\xff" * 40])
 def test_a_foreign_message_is_told_by_one_error(payload: bytes) -> None:
-    """Whatever it is."""
+    """Any other content raises the same error."""
     with pytest.raises(MalformedProgressError, match="not a progress record"):
         decode_progress(payload)
 
 
 def test_it_is_the_least_over_the_nodes_of_what_the_cursor_has_passed() -> None:
-    """The older checkpoint counts where the newer one is not passed."""
+    """If the newer checkpoint is not passed, the older one counts."""
     records = {
         _A: _record(_A, Checkpoint(500, _at(9, 9)), Checkpoint(300, _at(4, 4))),
         _B: _record(_B, Checkpoint(400, _at(5, 4))),
@@ -85,13 +85,13 @@ def test_it_is_the_least_over_the_nodes_of_what_the_cursor_has_passed() -> None:
 
 
 def test_one_partition_that_is_behind_is_enough() -> None:
-    """However far the others are."""
+    """It holds back the timestamp, however far the others are."""
     records = {_A: _record(_A, Checkpoint(500, _at(9, 9)), peers=(_A,))}
     assert resolved_of(_TABLE, records, {}, _cursors((9, 9), (8, 9)), _NOW_MS).resolved_ms is None
 
 
 def test_an_unknown_position_is_the_end_of_the_partition() -> None:
-    """An agent that was restarted does not know what the one before it sent."""
+    """An agent that was restarted does not know the positions that the earlier one sent."""
     records = {_A: _record(_A, Checkpoint(500, (UNKNOWN_POSITION,)), peers=(_A,))}
     assert resolved_of(_TABLE, records, {}, _cursors((8, 9), (3, 3)), _NOW_MS).resolved_ms is None
     assert resolved_of(_TABLE, records, {}, _cursors((9, 9), (3, 3)), _NOW_MS).resolved_ms == 500
@@ -109,7 +109,7 @@ def test_a_topic_that_was_never_made_has_nothing_to_wait_for() -> None:
 
 
 def test_an_agent_takes_back_what_it_said_when_its_events_topic_was_lost() -> None:
-    """Earlier checkpoints that the reader remembers are of the lost topic: its cursor stands behind them."""
+    """The earlier checkpoints belong to the lost topic, and the cursor is after their positions."""
     earlier = {_A: [Checkpoint(100, _at(5))]}
     records = {_A: _record(_A, peers=(_A,), stopped="the events topic was deleted")}
     found = resolved_of(_TABLE, records, earlier, _cursors((8, 9)), _NOW_MS)
@@ -119,7 +119,7 @@ def test_an_agent_takes_back_what_it_said_when_its_events_topic_was_lost() -> No
 
 
 def test_a_node_without_an_agent_is_named() -> None:
-    """And what can be said without it."""
+    """The finding says what is known without that node."""
     found = resolved_of(_TABLE, {_A: _record(_A, Checkpoint(500, _at(1)))}, {}, _cursors((1, 1)), _NOW_MS)
     assert found.resolved_ms is None
     assert "10.0.0.2" in found.problems[0]
@@ -128,7 +128,7 @@ def test_a_node_without_an_agent_is_named() -> None:
 
 
 def test_a_node_that_is_down_holds_the_timestamp() -> None:
-    """What it took before it went is not known to be published."""
+    """Its last writes may not be published."""
     records = {
         _A: _record(_A, Checkpoint(900, _at(1))),
         _B: _record(_B, Checkpoint(400, _at(1)), published_ms=_NOW_MS - 50_000),
@@ -139,21 +139,21 @@ def test_a_node_that_is_down_holds_the_timestamp() -> None:
 
 
 def test_nodes_of_a_data_center_without_replicas_do_not_count() -> None:
-    """They take no write of the table."""
+    """They receive no write of the table."""
     options = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "dc1": "2", "dc2": "0"}
     record = _record(_A, Checkpoint(500, _at(1)), peers=(_A, _C), replication=options, centers={_C: "dc2"})
     assert resolved_of(_TABLE, {_A: record}, {}, _cursors((1, 1)), _NOW_MS).resolved_ms == 500
 
 
 def test_no_agent_at_all_is_told() -> None:
-    """Instead of a time."""
+    """The problem is returned instead of a time."""
     found = resolved_of(_TABLE, {}, {}, [], _NOW_MS)
     assert found.resolved_ms is None
     assert list(found.problems) == ["no agent has published its progress"]
 
 
 def test_the_reason_of_a_table_that_stands_still_is_told() -> None:
-    """With the time that it has reached."""
+    """The result also has the time that the table has reached."""
     records = {_A: _record(_A, Checkpoint(500, _at(1)), peers=(_A,), stopped="its events are held on disk")}
     found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), _NOW_MS)
     assert found.resolved_ms == 500
@@ -166,7 +166,7 @@ _TWO_CENTERS = {**_ONE_CENTER, "dc2": "1"}
 
 @pytest.mark.parametrize("newer", [_A, _B])
 def test_an_agent_that_does_not_know_of_a_new_data_center_leaves_out_nobody(newer: UUID) -> None:
-    """Whichever record is the newest: its nodes may have taken writes already."""
+    """This holds for either newest record, because nodes of the new data center may already have received writes."""
     centers = {_A: "dc1", _B: "dc1", _C: "dc2"}
     records = {
         node: _record(
@@ -187,7 +187,7 @@ def test_an_agent_that_does_not_know_of_a_new_data_center_leaves_out_nobody(newe
 
 
 def test_a_dead_letter_is_the_reason_why_a_timestamp_stands_still() -> None:
-    """Also when it is a moment old; a table whose newest checkpoint is passed has none."""
+    """This holds also for a new dead letter. A table whose newest checkpoint is passed has no problem."""
     records = {_A: _record(_A, Checkpoint(500, _at(9)), Checkpoint(400, _at(4)), peers=(_A,))}
     held = [replace(each, is_held=True) for each in _cursors((5, 9))]
     found = resolved_of(_TABLE, records, {}, held, _NOW_MS)

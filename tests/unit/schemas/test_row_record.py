@@ -1,4 +1,4 @@
-"""Avro schemas and bytes of the data topic, against what DataStax's connector registered and wrote."""
+"""Avro schemas and bytes of the data topic, compared with those of DataStax's connector."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEM = TableMetadata(
 
 
 def test_the_schemas_are_those_that_the_registry_holds_for_the_rival() -> None:
-    """Captured from a registry; consumers compare these texts."""
+    """The schemas were captured from a registry. Consumers compare these texts."""
     assert schema_text(data_key_schema(SEM)) == (
         '{"type":"record","name":"sem","namespace":"ks2","doc":"Table ks2.sem","fields":[{"name":"a","type":"string"},'
         '{"name":"b","type":["null","int"],"default":null}]}'
@@ -61,7 +61,7 @@ def test_the_bytes_are_those_that_the_rival_wrote() -> None:
 
 
 def test_a_record_is_spelled_out_once_and_named_afterwards() -> None:
-    """Two decimals: the second one refers to the first."""
+    """The second decimal refers to the first."""
     two = TableMetadata(
         keyspace="tt",
         name="two",
@@ -78,7 +78,7 @@ def test_a_record_is_spelled_out_once_and_named_afterwards() -> None:
 
 
 def test_a_table_of_keys_only_repeats_its_key_as_value() -> None:
-    """A record without fields would be zero bytes, which is a deletion on the wire."""
+    """A record without fields would have no bytes, which means a deletion."""
     keys_only = TableMetadata(
         keyspace="ks2",
         name="keys",
@@ -100,7 +100,7 @@ def test_a_table_of_keys_only_repeats_its_key_as_value() -> None:
     ],
 )
 def test_a_tuple_is_named_by_the_hash_of_its_text(elements: tuple[NativeType | TupleType, ...], name: str) -> None:
-    """Names captured from the rival's schemas."""
+    """The names were captured from the rival's schemas."""
     assert tuple_record_name(elements) == name
 
 

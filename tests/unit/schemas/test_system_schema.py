@@ -1,4 +1,4 @@
-"""From rows of system_schema to tables, as a node or a schema file gives them."""
+"""Tables from rows of system_schema, as a node or a schema file has them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TYPES = [user_type("outer", ("i", "frozen<list<frozen<inner>>>")), user_type("in
 
 
 def test_a_table_has_its_columns_by_kind_and_in_order() -> None:
-    """Key columns by position, others by name; user types resolve in any order of rows."""
+    """Key columns are ordered by position, other columns by name. User types may come in any order."""
     tables = tables_of({"tables": [table()], "columns": COLUMNS, "types": TYPES})
     found = tables[UUID(TABLE_ID)]
     assert [each.name for each in found.partition_key] == ["k1", "k2"]
@@ -64,7 +64,7 @@ def test_a_table_has_its_columns_by_kind_and_in_order() -> None:
     ["2026-11-21T01:02:03.456Z", "0x0000019aa3eb2400", "0000019aa3eb2400", 1763686950912],
 )
 def test_a_dropped_time_is_read_in_each_form_it_comes_in(dropped_time: object) -> None:
-    """ISO 8601, the timestamp's bytes as hex, or its milliseconds."""
+    """The time is in ISO 8601, the hexadecimal bytes of a timestamp, or milliseconds."""
     dropped = {**column("old", "regular", "list<int>"), "dropped_time": dropped_time}
     tables = tables_of({"tables": [table()], "columns": COLUMNS, "types": TYPES, "dropped_columns": [dropped]})
     (found,) = tables[UUID(TABLE_ID)].dropped_columns
@@ -86,6 +86,6 @@ def test_a_dropped_time_is_read_in_each_form_it_comes_in(dropped_time: object) -
     ],
 )
 def test_rows_that_are_no_schema_name_what_is_wrong(schema: dict[str, list[Row]], named: str) -> None:
-    """A schema file written by hand gets an error that points at the row."""
+    """The error of a hand-written schema file names the row."""
     with pytest.raises(SystemSchemaError, match=named):
         tables_of(schema)

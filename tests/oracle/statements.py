@@ -1,4 +1,4 @@
-"""CQL that meets every kind of thing a mutation can hold, on tables of one keyspace that the caller names.
+"""CQL for every kind of content that a mutation can have, on tables of one keyspace that the caller names.
 
 Statements stand in order: schema changes in between are part of what is tested.
 """

@@ -184,7 +184,7 @@ def test_a_detached_sandbox_outlives_its_owner_until_it_is_told_to_end(folder: P
 
 
 def test_one_server_of_a_detached_sandbox_is_killed_and_started_again_as_it_was(folder: Path) -> None:
-    """`cdc sandbox kill` and `start` come from other processes, of which there may be any number."""
+    """`cdc sandbox kill` and `start` are other processes, and several of them may run."""
     owner, supervisor, server = _owner(folder, "detach")
     children = _children(folder)
     _end_owner(owner)

@@ -162,7 +162,7 @@ def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("module", COMPILED_MODULES)
 def test_a_compiled_module_keeps_to_what_the_compiler_knows(module: str) -> None:
-    """mypyc leaves out the `from` of a `raise`. Of our own modules, only those in the build key may be imported."""
+    """mypyc ignores the `from` of a `raise`, so none is allowed. Own imports must be part of the build key."""
     tree = ast.parse(_ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text())
     assert not [each.lineno for each in ast.walk(tree) if isinstance(each, ast.Raise) and each.cause is not None]
     ours = {

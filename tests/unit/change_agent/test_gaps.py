@@ -420,7 +420,7 @@ def test_a_segment_of_a_gap_that_comes_back_while_the_node_still_writes_it_is_fo
 def test_a_segment_that_comes_back_before_its_gap_is_reported_waits_for_that(tmp_path: Path) -> None:
     """It is not deleted, and not read under the account that the report ends.
 
-    Of its remains, only the index is deleted.
+    Only an index that it left behind is deleted.
     """
     _lose_a_segment(tmp_path)
     agent = _agent(tmp_path)

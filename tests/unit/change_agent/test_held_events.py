@@ -102,7 +102,7 @@ def test_damage_is_reported_with_its_file_also_by_the_process_after_a_restart(tm
 
 @pytest.mark.parametrize("missing", [1, 2, 9])
 def test_a_cut_write_behind_damaged_bytes_is_not_completed_by_the_next_one(tmp_path: Path, missing: int) -> None:
-    """The next frame begins with zeros. If they completed the cut frame, they would be missing in their own."""
+    """The missing end is zeros, and the next frame begins with zeros, which must not complete the cut frame."""
     path = tmp_path / "ks.t.events"
     ends = _file_of(path, 1, 2, 3)
     _flip(path, ends[1] - 1)

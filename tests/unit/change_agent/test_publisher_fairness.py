@@ -34,7 +34,7 @@ def test_ten_refused_topics_are_held_by_what_waits_for_all_of_them(broker: Memor
     broker.refused_topics |= {_topic(table) for table in _TEN}
     line = _line(
         broker, tmp_path, answer_s=10
-    )  # none is silent: a process that stood still is not to be taken for that
+    )  # none is silent, and a pause of the process must not count as silence
     for table in _TEN:
         line.publish(table, *range(950))
     wait_until(lambda: line.positions.events <= 2_500, "no more than a quarter of the room waits for them", _A_MOMENT_S)

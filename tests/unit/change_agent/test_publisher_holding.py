@@ -30,7 +30,7 @@ def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
 
 
 def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) -> PublisherLine:
-    """A publisher with a refused table a, of which ten events are held, and one published event of table b."""
+    """A publisher with ten held events of the refused table a, and one published event of table b."""
     broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, folder, hold_events=5, **limits)
     line.publisher.start()

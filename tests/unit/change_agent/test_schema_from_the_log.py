@@ -149,7 +149,7 @@ def test_every_cassandra_is_there() -> None:
 def test_the_log_alone_tells_tables_columns_types_and_when_cdc_was_on(golden: _Golden, tmp_path: Path) -> None:
     """Tables that were dropped later are known from the first entry on.
 
-    The row that was written while `cdc` was off is not published. Neither is the table without CDC, also in a batch.
+    The row that was written while `cdc` was off is not published. Nor are rows of the table without CDC in a batch.
     """
     reader = _Reader(tmp_path, golden["schema"])
     published = list(reader.read(golden["entries"]))

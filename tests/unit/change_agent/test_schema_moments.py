@@ -29,7 +29,7 @@ _S = 1_000_000
 
 
 def _known(off_since_us: int, places: Sequence[LogPlace] = ()) -> KnownTables:
-    """Tables of which one had its `cdc` turned off at this time."""
+    """Known tables, one of which had its `cdc` turned off at this time."""
     table = GOLDEN.tables()[_TABLE_ID]
     on = TableVersion(table=table, since_us=1, confirmed_us=off_since_us - 10 * _S)
     off = TableVersion(table=replace(table, cdc=False), since_us=off_since_us, confirmed_us=None)
@@ -139,7 +139,7 @@ def test_a_segment_that_was_written_while_the_clock_was_ahead_says_nothing_about
 
 
 class _TurnedOff(MemoryTables):
-    """Tables of which one had its `cdc` turned off at this time."""
+    """Known tables, one of which had its `cdc` turned off at this time."""
 
     def __init__(self, since_s: float) -> None:
         super().__init__(GOLDEN.tables())

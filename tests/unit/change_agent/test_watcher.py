@@ -107,7 +107,7 @@ def test_an_older_segment_of_the_same_start_is_not_final_because_a_newer_one_is_
 
 
 def test_a_segment_that_cassandra_unlinked_is_final_after_a_rest(watcher: CdcRawWatcher, cdc_raw: Path) -> None:
-    """Without a name in the commit log folder it cannot be written, whatever the clocks show."""
+    """Without a name in the commit log folder no process can write it. Clocks do not matter."""
     _segment(cdc_raw, _START + 5, "100", written_ms=_NOW - 20_000, links=1)
     _segment(cdc_raw, _START + 6, "100", written_ms=_NOW - 5_000, links=1)
     _segment(cdc_raw, _START + 7, "50", written_ms=_NOW, links=1)

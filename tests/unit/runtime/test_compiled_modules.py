@@ -28,7 +28,7 @@ def test_the_key_is_a_hash_of_names_and_contents() -> None:
     ],
 )
 def test_a_choice_that_cannot_be_met_is_refused(choice: str, reason: str) -> None:
-    """No other decoder replaces it, and no finder is left installed."""
+    """Nothing else is loaded instead, and no finder is left installed."""
     before = list(sys.meta_path)
     with pytest.raises(ConfigError) as refused:
         _GROUP.load(choice, "/no/such", "the sources changed")

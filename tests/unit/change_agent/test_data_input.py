@@ -33,7 +33,7 @@ def test_a_vint_has_as_many_bytes_as_its_first_says(text: str, value: int) -> No
 
 @pytest.mark.parametrize(("text", "value"), VINTS)
 def test_a_cut_vint_is_an_underflow(text: str, value: int) -> None:
-    """Cut at any length."""
+    """The vint is cut at every length."""
     content = bytes.fromhex(text)
     for cut in range(len(content)):
         with pytest.raises(BufferUnderflowError):

@@ -77,8 +77,7 @@ def test_segments_that_were_seen_and_went_unread_are_one_gap(tmp_path: Path, cap
     agent.segment(_ID + 1, segment_bytes(_ID + 1, [payloads(3)]), "300")
     agent.start()
     wait_until(lambda: len(agent.published) == 2, "the first section is read")
-    # The second segment waits while the first may still grow. Both must be removed between two listings, not during
-    # one.
+    # The second segment waits while the first may grow. Both must be removed between two listings, not during one.
     (tmp_path / "gone").mkdir()
     agent.cdc_raw.rename(tmp_path / "gone" / "cdc_raw")
     agent.cdc_raw.mkdir()

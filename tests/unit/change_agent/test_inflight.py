@@ -83,7 +83,7 @@ def test_a_batch_larger_than_all_room_travels_alone(positions: InflightPositions
 
 
 def test_what_an_earlier_agent_did_was_read_before_any_segment_is_open() -> None:
-    """The loss of a topic between two agents is found at the start. Its gap must reach to the stored position."""
+    """The loss of a topic between two agents is found at the start. Its gap must reach up to the stored position."""
     positions = InflightPositions(max_events=10, max_bytes=1000)
     positions.go_on_from((7, 100))
     assert positions.read_place[:2] == (7, 100)

@@ -59,7 +59,7 @@ def test_a_key_that_is_not_there_is_told(name: str, alias: str) -> None:
 
 @every_store
 def test_a_store_that_is_cut_is_refused(name: str) -> None:
-    """Cut at any length."""
+    """The store is cut at every length."""
     content = _content(name)
     for cut in range(len(content)):
         with pytest.raises(KeyStoreError):

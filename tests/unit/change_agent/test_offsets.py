@@ -111,7 +111,7 @@ def test_kill_9_at_any_moment_leaves_what_was_stored_last_or_what_was_being_stor
 
 
 def test_finished_ids_are_stored_as_runs(tmp_path: Path) -> None:
-    """The file stays short after months, because it is written many times a second."""
+    """The file must stay short after months, because it is written many times a second."""
     ids = SegmentIds([(1_000, 3_999), (4_001, 9_000)])
     store = OffsetStore(tmp_path)
     store.load()

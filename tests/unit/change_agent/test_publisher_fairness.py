@@ -34,7 +34,7 @@ def test_ten_refused_topics_are_held_by_what_waits_for_all_of_them(broker: Memor
     broker.refused_topics |= {_topic(table) for table in _TEN}
     line = _line(
         broker, tmp_path, answer_s=10
-    )  # none is silent, and a pause of the process must not count as silence
+    )  # none is silent: a process that was paused must not be taken for a silent broker
     for table in _TEN:
         line.publish(table, *range(950))
     wait_until(lambda: line.positions.events <= 2_500, "no more than a quarter of the room waits for them", _A_MOMENT_S)
@@ -79,7 +79,7 @@ def test_what_comes_from_the_disk_takes_no_room_from_what_is_read(broker: Memory
 
 
 def test_a_batch_that_needs_all_room_does_not_wait_for_a_refused_topic(broker: MemoryBroker, tmp_path: Path) -> None:
-    """One event of a refused topic waits. A mutation with more rows than the room is sent alone."""
+    """One event of a refused topic waits. A mutation with more rows than there is room for is sent alone."""
     broker.refused_topics.add(TOPIC_A)
     line = _line(broker, tmp_path)
     line.publish("a", 1)

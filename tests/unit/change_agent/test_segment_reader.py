@@ -180,7 +180,7 @@ def test_bytes_that_are_too_few_for_an_entry_are_refused(path: Path) -> None:
 
 
 def test_a_cut_section_yields_its_whole_entries_first(path: Path) -> None:
-    """The section should end after the end of the file."""
+    """According to its marker, the section is longer than the file."""
     path.write_bytes(segment_bytes(SEGMENT_ID, [PAYLOADS])[:-1])
     seen: list[bytes] = []
     with (

@@ -109,7 +109,7 @@ def _with_format(path: Path, number: int) -> None:
 
 
 def test_positions_of_a_newer_format_are_refused_and_left(newest: Path) -> None:
-    """They do not count as damaged, since the agent would fall back to older ones.
+    """If they counted as damaged, the agent would fall back to older ones.
 
     The same holds for the broker's copy.
     """

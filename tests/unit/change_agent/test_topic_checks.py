@@ -1,4 +1,4 @@
-"""TopicChecks: from where on events are lost with a deleted topic, by the consumed positions of its subscription."""
+"""TopicChecks: the place from which events are lost with a deleted topic, by its subscription's consumed positions."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_node_that_runs_without_cdc_is_told_once(
     settings: Mapping[str, str] | None,
     is_enabled: bool,
 ) -> None:
-    """A node that does not return the setting is not reported: Cassandra 3.11, or a role without the right to read it."""
+    """A node that does not return the setting is not reported: it is 3.11, or the role may not read settings."""
     guard = _guard(cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(settings))
     for _ in range(2):
         guard._settings_at = 0.0

@@ -1,4 +1,4 @@
-"""Truncations and drops of golden tables: published at their position in the log, or late, with later events repeated."""
+"""Truncations and drops of golden tables: published at their position in the log, or late with repeated events."""
 
 from __future__ import annotations
 

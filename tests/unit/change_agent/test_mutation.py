@@ -113,7 +113,7 @@ def test_a_mutation_without_updates_is_refused() -> None:
 
 
 def test_a_row_has_clustering_marker_and_cells() -> None:
-    """Flags: timestamp, all columns; presence bits: none; int 7, text 'x'; timestamp 5; one cell with the row's time."""
+    """Flags: timestamp, all columns; presence bits: none; int 7, text 'x'; timestamp 5; a cell with the row's time."""
     rows, ranges = _unfiltereds("24 00 00000007 0178 05 08 0161 01", "v")
     (row,) = rows
     assert ranges == []

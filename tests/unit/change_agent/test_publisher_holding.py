@@ -41,7 +41,7 @@ def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) ->
 
 
 def test_a_check_of_a_held_topic_promises_no_place(broker: MemoryBroker, tmp_path: Path) -> None:
-    """Held events are acknowledged, but not on the topic. A loss that begins at the acknowledged place would miss them."""
+    """Held events are acknowledged, but not on the topic. A loss from the acknowledged place on would miss them."""
     line = PublisherLine(broker, tmp_path, hold_events=1, check_s=0.1)
     line.publisher.start()
     line.publish("b", 1)

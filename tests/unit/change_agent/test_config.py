@@ -238,11 +238,37 @@ def test_every_option_is_documented_with_its_default() -> None:
     document = (Path(__file__).parents[3] / "docs" / "agent.md").read_text(encoding="utf-8")
     section = document.split("## agent.yaml")[1].split("\n## ")[0]
     rows = [line for line in section.split("\n### ")[0].splitlines() if line.startswith("| `")]
-    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    own = {str(field.alias) for field in AgentConfig.model_fields.values()}
-    assert documented == own
+    documented = {name: default for row in rows for name, default in _documented_defaults(row)}
+    own = {str(field.alias): field for field in AgentConfig.model_fields.values()}
+    assert documented.keys() == own.keys()
+    assert {name: documented[name] for name, field in own.items() if field.is_required()} == {
+        "cdcRawDirectory": "from `cassandraYaml`",
+        "cdcWorkingDir": "required",
+    }
+    fixed = {
+        name: _as_documented(field.default)
+        for name, field in own.items()
+        if not field.is_required() and field.default not in (None, ())
+    }
+    assert {name: documented[name] for name in fixed} == fixed
     for name in option_names():
         assert f"`{name}`" in section
+
+
+def _documented_defaults(row: str) -> list[tuple[str, str]]:
+    """Pairs of an option's name and its default, from a row of the table. Options of one row may have one default."""
+    names = re.findall(r"`(\w+)`", row.split("|")[1])
+    defaults = row.split("|")[2].strip().split(", ")
+    return list(zip(names, defaults if len(defaults) == len(names) else defaults * len(names), strict=True))
+
+
+def _as_documented(default: object) -> str:
+    """The default as the table has it: text and addresses as code, 1 GiB with its unit, 0 with its meaning."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int):
+        return {1 << 30: "1 GiB", 0: "0 (off)"}.get(default, str(default))
+    return f"`{', '.join(default) if isinstance(default, tuple) else default}`"
 
 
 def test_the_environment_fills_what_the_file_leaves_out(needed: dict[str, object]) -> None:

@@ -44,6 +44,7 @@ from schemas.mutation_event import EXPIRY_SEGMENT_ID, MUTATION_EVENTS_SCHEMA_TEX
 from source_connector.errors import DeploymentError
 from source_connector.events.due_rows import DueRow, DueRows, divided, encode_due_rows
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client, schema_of_bytes
+from source_connector.events.stored_ledgers import Ledgers, StoredLedgers
 from source_connector.events.topic_openings import TopicOpenings
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ _AT_ONCE_S: Final = 30
 # No clock is wrong by so much. If delayed delivery was switched off later, old messages come that early.
 _EARLIEST_S: Final = 3600
 _SEARCH_S: Final = 10.0
+_FIRST_MESSAGE_MS: Final = 10_000
 _HINT_S: Final = 30.0
 _MOST_HELD: Final = 200
 # The client blocks a send while 1000 messages of the producer have no answer.
@@ -176,8 +178,7 @@ class ExpiryTopics(Stage):
         self._stores = TopicOpenings(self._open_store, self._steps.put, self._cannot_store)
         self._targets = TopicOpenings(self._open_target, self._steps.put, self._cannot_forward)
         self._in_flight: Counter[str] = Counter()
-        # By expiry topic: the ledger of the last stored message, and the latest second of all stored keys.
-        self._last_stored: dict[str, tuple[int, int]] = {}
+        self._ledgers = StoredLedgers()
         # By expiry topic: how many messages were stored, and the latest time at which one of them is to be delivered.
         self._delayed: dict[str, tuple[int, int]] = {}
         self._next_search = 0.0
@@ -369,13 +370,15 @@ class ExpiryTopics(Stage):
         topic: str,
         data: bytes,
         properties: dict[str, str],
-        then: Callable[[pulsar.Result, pulsar.MessageId], None],
+        then: Callable[[int, pulsar.Result, pulsar.MessageId], None],
     ) -> None:
+        """Send a message that the broker is to deliver later. `then` gets the time of that first."""
         now_s = int(self._time_s())
         deliver_at = min(max(int(properties[_SECOND]) - _EARLIER_S, now_s), now_s + _LONGEST_DELAY_S)
         deliver_at = self._out_of_order(topic, deliver_at, now_s)
         sent = properties | {_DELIVER_AT: str(deliver_at)}
-        producer.send_async(data, then, properties=sent, deliver_at=deliver_at * 1000)
+        answered = functools.partial(then, deliver_at)
+        producer.send_async(data, answered, properties=sent, deliver_at=deliver_at * 1000)
 
     def _out_of_order(self, topic: str, deliver_at: int, now_s: int) -> int:
         """When the broker is to deliver a message. One of many comes early, and is held here until it is due."""
@@ -386,21 +389,24 @@ class ExpiryTopics(Stage):
         return max(now_s, min(deliver_at, latest - _OUT_OF_ORDER_S))
 
     def _sent(
-        self, packed: _Packed, producer: pulsar.Producer, result: pulsar.Result, message_id: pulsar.MessageId
+        self,
+        packed: _Packed,
+        producer: pulsar.Producer,
+        deliver_at: int,
+        result: pulsar.Result,
+        message_id: pulsar.MessageId,
     ) -> None:
         """Called in the client's thread. `producer` is kept alive by this: a freed producer gets no more answers."""
         import pulsar
 
         if result == pulsar.Result.Ok:
-            self._steps.put(functools.partial(self._stored, packed, message_id.ledger_id()))
+            self._steps.put(functools.partial(self._stored, packed, message_id.ledger_id(), deliver_at))
         else:
             self._steps.put(functools.partial(self._not_stored, packed, str(result)))
 
-    def _stored(self, packed: _Packed, ledger_id: int) -> None:
+    def _stored(self, packed: _Packed, ledger_id: int, deliver_at: int) -> None:
         self._in_flight[packed.place.topic] -= 1
-        _, latest = self._last_stored.get(packed.place.topic, (0, 0))
-        latest = max([latest, *(row.second for row in packed.rows)])
-        self._last_stored[packed.place.topic] = ledger_id, latest
+        self._ledgers.stored(packed.place.topic, ledger_id, deliver_at)
         self._post(ExpiriesStored(then=tuple(packed.then)))
 
     def _not_stored(self, packed: _Packed, reason: str) -> None:
@@ -501,7 +507,7 @@ class ExpiryTopics(Stage):
                 own = {name: held.properties[name] for name in (_SECOND, _TARGET, _KEYS)}
                 self._delay(producer, to, held.message.data(), own, then)
             else:
-                producer.send_async(held.message.data(), then)
+                producer.send_async(held.message.data(), functools.partial(then, None))
         except pulsar.PulsarException as error:
             self._not_forwarded(held, producers, to, str(error))
 
@@ -511,13 +517,16 @@ class ExpiryTopics(Stage):
         producers: TopicOpenings[pulsar.Producer],
         producer: pulsar.Producer,
         to: str,
+        deliver_at: int | None,
         result: pulsar.Result,
         message_id: pulsar.MessageId,
     ) -> None:
-        """Called in the client's thread, like `_sent`."""
+        """Called in the client's thread, like `_sent`. `deliver_at` is None for a message to an events topic."""
         import pulsar
 
         if result == pulsar.Result.Ok:
+            if deliver_at is not None:
+                self._steps.put(functools.partial(self._ledgers.stored, to, message_id.ledger_id(), deliver_at))
             self._steps.put(functools.partial(self._taken, held, to))
         else:
             self._steps.put(functools.partial(self._not_forwarded, held, producers, to, str(result)))
@@ -538,38 +547,56 @@ class ExpiryTopics(Stage):
         self._hold_until(held, self._time_s() + _BACKOFF.pause_s(held.failures))
 
     def _find_topics(self) -> None:
-        """Look for topics that were deleted. Such a topic comes back empty, and the keys that waited there are lost."""
+        """Look for topics that were deleted. Such a topic comes back without the keys that waited there."""
         now = time.monotonic()
         if now < self._next_search or self._is_searching:
             return
         self._next_search, self._is_searching = now + _SEARCH_S, True
-        # While a key waits, its message keeps its ledger. A topic whose keys have all expired may be empty.
         stored = [
-            (topic, consumer, self._last_stored[topic][0])
+            (topic, consumer, ledgers)
             for topic, consumer in self._consumers.opened.items()
-            if topic in self._last_stored and self._last_stored[topic][1] > self._time_s()
+            if (ledgers := self._ledgers.waiting(topic, self._time_s())) is not None
         ]
         threading.Thread(target=self._search, args=(stored,), name="seeker of expiry topics", daemon=True).start()
 
-    def _search(self, topics: Sequence[tuple[str, pulsar.Consumer, int]]) -> None:
+    def _search(self, topics: Sequence[tuple[str, pulsar.Consumer, Ledgers]]) -> None:
         """Runs in a thread of its own, because a topic that no broker serves takes half a minute."""
         import pulsar
 
         try:
-            for topic, consumer, stored in topics:
+            for topic, consumer, ledgers in topics:
                 # The broker may be down, which is reported when something is stored, or the topic has partitions.
                 with contextlib.suppress(pulsar.PulsarException):
-                    if consumer.get_last_message_id().ledger_id() < stored:
-                        self._steps.put(functools.partial(self._is_gone, topic, stored))
+                    last = consumer.get_last_message_id().ledger_id()
+                    first = self._first_ledger(topic, last, ledgers)
+                    if first is not None:
+                        self._steps.put(functools.partial(self._found, topic, first, last))
         finally:
             self._steps.put(self._search_is_over)
+
+    def _first_ledger(self, topic: str, last: int, ledgers: Ledgers) -> int | None:
+        """The topic's first ledger. Of an empty topic, it would be behind all that were written. None: nothing is new."""
+        import pulsar
+
+        if last < ledgers.oldest:
+            return ledgers.newest + 1
+        if last in (ledgers.oldest, ledgers.checked):
+            return None
+        # A reader gets delayed messages at once.
+        reader = self._connection.client().create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1)
+        with contextlib.closing(reader):
+            if not reader.has_message_available():
+                return None
+            first: int = reader.read_next(timeout_millis=_FIRST_MESSAGE_MS).message_id().ledger_id()
+            return first
 
     def _search_is_over(self) -> None:
         self._is_searching = False
 
-    def _is_gone(self, topic: str, stored: int) -> None:
-        if topic in self._last_stored and self._last_stored[topic][0] == stored:
-            del self._last_stored[topic]
+    def _found(self, topic: str, first: int, last: int) -> None:
+        """Report a topic that has lost a ledger in which keys wait. The topic may have new keys already."""
+        if not self._ledgers.found(topic, first, last, self._time_s()):
+            return
         self.due_rows.forget()
         table = topic.rpartition("expiry-")[2]
         _log.error(

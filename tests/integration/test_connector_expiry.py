@@ -208,6 +208,14 @@ class Keeper:
         self.expiries.due_rows.add(lambda: None, self.topic, message, due)
         assert isinstance(self._posted.get(timeout=180), ExpiriesStored)
 
+    def search_from(self, moment: float) -> None:
+        """Look for deleted topics from this time on, and not before."""
+
+        def set_moment() -> None:
+            self.expiries._next_search = moment
+
+        self.expiries._steps.put(set_moment)
+
     def close(self) -> None:
         self.expiries.stop()
         self._connection.close()
@@ -227,20 +235,31 @@ def keeper(pulsar: PulsarServer, request: pytest.FixtureRequest) -> Iterator[Kee
     running.close()
 
 
+@pytest.mark.parametrize("is_used", [False, True], ids=["empty", "another row waits there since"])
 def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
-    keeper: Keeper, pulsar: PulsarServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    keeper: Keeper,
+    pulsar: PulsarServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_used: bool,
 ) -> None:
     """A backfill stores the expiry again, and does not take it for one that waits already."""
     monkeypatch.setattr("source_connector.events.expiry_topics._SEARCH_S", 0.2)
     due = due_in(1)
     keeper.store(due)
     assert keeper.expiries.due_rows.is_known(_TABLE_ID, due)
+    if is_used:
+        keeper.search_from(float("inf"))
     path = keeper.topic.replace("://", "/")
     rest().delete(f"{pulsar.admin_url}/admin/v2/{path}", params={"force": "true"}).raise_for_status()
+    if is_used:
+        keeper.store(due_in(2))
+        keeper.search_from(0.0)
     wait_until(lambda: f"{keeper.topic} was deleted or emptied" in caplog.text, "the deleted topic is reported")
     assert "cdc spark backfill --table ks.t" in caplog.text
     keeper.store(due)
-    assert waiting(pulsar, keeper.topic).keys == 1
+    assert waiting(pulsar, keeper.topic).keys == 1 + is_used
 
 
 def test_a_key_that_is_due_in_twenty_years_is_stored_anew_until_then(

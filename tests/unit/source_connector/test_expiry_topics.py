@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import _pulsar
@@ -20,12 +21,28 @@ NOW_S = 1_000
 
 
 class Consumer:
-    """A consumer of an expiry topic."""
+    """An expiry topic with the ledgers of its messages, and its consumer and reader. Ledger -1 stands for no message."""
 
     is_paused = False
 
     def __init__(self) -> None:
         self.acknowledged = 0
+        self.ledgers: list[int] = []
+        self.readers = 0
+
+    def get_last_message_id(self) -> pulsar.MessageId:
+        return pulsar.MessageId(-1, self.ledgers[-1] if self.ledgers else -1, 0, -1)
+
+    def has_message_available(self) -> bool:
+        return bool(self.ledgers)
+
+    def read_next(self, timeout_millis: int) -> pulsar.Message:
+        message = pulsar.Message._wrap(_pulsar.MessageBuilder().content(b"").build())
+        message.message_id = lambda: pulsar.MessageId(-1, self.ledgers[0], 0, -1)
+        return message
+
+    def close(self) -> None:
+        pass
 
     def pause_message_listener(self) -> None:
         self.is_paused = True
@@ -45,13 +62,14 @@ class Producer:
     ) -> None:
         self._result, self._is_stuck, self._is_closed = result, is_stuck, is_closed
         self.sent = 0
+        self.ledger = 7
 
     def send_async(self, data: bytes, callback: Callable[..., None], **settings: object) -> None:
         self.sent += 1
         if self._is_closed:
             raise pulsar.AlreadyClosed
         if not self._is_stuck:
-            callback(self._result, pulsar.MessageId(0, 7, 0, 0))
+            callback(self._result, pulsar.MessageId(0, self.ledger, 0, 0))
 
 
 class Keeper:
@@ -107,6 +125,20 @@ class Keeper:
         while not self.topics._steps.empty():
             self.topics._steps.get()()
         assert time.monotonic() - began < 1
+
+    def create_reader(self, topic: str, start: pulsar.MessageId, receiver_queue_size: int) -> Consumer:
+        """The reader of the one client."""
+        assert start.entry_id() == pulsar.MessageId.earliest.entry_id()
+        self.consumers[topic].readers += 1
+        return self.consumers[topic]
+
+    def search(self) -> None:
+        """Look for deleted topics once."""
+        self.topics._connection = cast("Any", SimpleNamespace(client=lambda: self))
+        self.topics._next_search = 0.0
+        self.topics._find_topics()
+        while self.topics._is_searching:
+            self.topics._steps.get(timeout=10)()
 
     def close(self) -> None:
         self._silent.close()
@@ -287,3 +319,78 @@ def test_delays_that_are_switched_off_while_messages_wait_end_the_source(
     keeper.receive({"second": due + 1, "deliver_at": due, "target": "events-a", "keys": 1}, 3600)
     assert [type(each) for each in keeper.posted] == [DeploymentError] * is_error
     assert (keeper.topics.stopping.is_set(), keeper.consumers["a"].acknowledged) == (is_error, 0)
+
+
+@pytest.mark.parametrize("second_key_s", [5000, 5], ids=["the new key waits", "the new key has expired"])
+@pytest.mark.parametrize("ledgers", [[], [9], [9, 11]], ids=["nothing since", "a new key since", "two ledgers since"])
+def test_a_deleted_expiry_topic_is_reported_and_its_keys_are_stored_again(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture, ledgers: list[int], second_key_s: int
+) -> None:
+    """The name of the topic may have got a new key before the check: then the topic is not empty."""
+    store = Producer()
+    keeper.produces("a", store)
+    known = due_row(second=NOW_S + 5000)
+    assert [keeper.topics.due_rows.is_known(bytes(16), known) for _ in range(2)] == [False, True]
+    keeper.store("a", NOW_S + 5000)
+    keeper.turn()
+    keeper.consumers["a"].ledgers = [5, 7]
+    keeper.search()
+    assert keeper.topics.due_rows.is_known(bytes(16), known)
+    keeper.consumers["a"].ledgers = ledgers
+    for store.ledger in ledgers:
+        keeper.store("a", NOW_S + second_key_s)
+        keeper.turn()
+    keeper.now_s += 10
+    for _ in range(3):
+        keeper.search()
+    assert [each.message for each in caplog.records] == [
+        "a was deleted or emptied: rows whose expiry waited there are not published when they go; "
+        "`cdc spark backfill --table a` lets all of them wait again"
+    ]
+    assert not keeper.topics.due_rows.is_known(bytes(16), known)
+
+
+def test_an_expiry_topic_with_new_ledgers_is_checked_once_for_each(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers begin new ledgers all the time, and delete those in which nothing waits any more."""
+    store, consumer = Producer(), keeper.consumers["a"]
+    keeper.produces("a", store)
+    for store.ledger, second in ((7, 5000), (9, 9000)):
+        keeper.store("a", NOW_S + second)
+        keeper.turn()
+        consumer.ledgers.append(store.ledger)
+        for _ in range(3):
+            keeper.search()
+    assert consumer.readers == 1
+    consumer.ledgers.append(12)
+    keeper.search()
+    assert consumer.readers == 2
+    keeper.now_s += 6000
+    consumer.ledgers.remove(7)
+    consumer.ledgers.append(14)
+    for _ in range(3):
+        keeper.search()
+    assert (consumer.readers, caplog.text) == (3, "")
+
+
+def test_a_key_that_was_stored_again_for_longer_is_looked_for_in_its_new_ledger(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first ledger may go after ten days. Its topic may still be deleted later."""
+    store, consumer, day_s = Producer(), keeper.consumers["a"], 86_400
+    keeper.produces("a", store)
+    keeper.store("a", NOW_S + 365 * day_s)
+    keeper.turn()
+    keeper.now_s += 10 * day_s + 1
+    store.ledger = 9
+    keeper.receive(
+        {"second": NOW_S + 365 * day_s, "deliver_at": NOW_S + 10 * day_s, "target": "events-a", "keys": 1}, 600
+    )
+    keeper.turn()
+    consumer.ledgers = [9]
+    keeper.search()
+    assert (store.sent, consumer.acknowledged, caplog.text) == (2, 1, "")
+    consumer.ledgers = []
+    keeper.search()
+    assert "a was deleted or emptied" in caplog.text

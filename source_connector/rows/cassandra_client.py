@@ -31,6 +31,7 @@ from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors
+from runtime.notices import Notices
 from schemas.truncation import Truncation, truncations_of
 from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
@@ -170,6 +171,9 @@ class CassandraClient:
         self._silent = SilentNodes()
         self._reached_at = 0.0
         """When Cassandra last answered a query of `system_rows`, or the last attempt to connect again was made."""
+        self._not_again = ""
+        """Why the last attempt to connect again failed; empty if none has failed since the last answer."""
+        self._notices = Notices(_log, again_after_s=None)
         self.clock: Final = ClusterClock()
 
     def connect(self) -> None:
@@ -203,21 +207,39 @@ class CassandraClient:
         session.use_client_timestamp = False
         return cluster, session
 
-    def _connect_again(self, error: NoHostAvailable) -> None:
-        """Connect by the names of the nodes again if no node has answered for a while. Nothing changes if that fails."""
+    def _connect_again(self, error: NoHostAvailable) -> str:
+        """Connect by the names of the nodes again if no node has answered for a while. Nothing changes if that fails.
+
+        Returns why no node has answered.
+        """
         now = time.monotonic()
-        is_answer = any(isinstance(each, ErrorMessage) for each in node_errors(error, NoHostAvailable))
-        before = self._cluster
-        if before is None or is_answer or now - self._reached_at < _CONNECT_AGAIN_S:
-            return
+        before, reason = self._cluster, reason_of(error)
+        if before is None or any(isinstance(each, ErrorMessage) for each in node_errors(error, NoHostAvailable)):
+            return reason
+        if now - self._reached_at < _CONNECT_AGAIN_S:
+            return self._not_again or reason
         self._reached_at = now
         try:
             self._cluster, self._session = self._connected()
-        except (FetchError, DeploymentError) as again:
-            _log.debug("Cassandra is not reached: %s", again)
-            return
+        except FetchError as again:
+            self._not_again = str(again).removeprefix("cannot read ")
+            return self._not_again
+        except DeploymentError as again:
+            self._not_again = f"{self._place_text}: {again}"
+            self._say_refused(again)
+            return self._not_again
         _log.info("Cassandra did not answer for %.0f s; the connector has connected to it again", _CONNECT_AGAIN_S)
+        self._not_again = ""
         before.shutdown()
+        return reason
+
+    def _say_refused(self, error: DeploymentError) -> None:
+        """Log once that the cluster refuses a new connection, until it answers again."""
+        text = (
+            f"{self._place_text}: no node has answered for {_CONNECT_AGAIN_S:.0f} s, and a new connection is refused, so all "
+            f"tables wait: {error}"
+        )
+        self._notices.say("refused", text, level=logging.ERROR)
 
     def close(self) -> None:
         """Close all connections."""
@@ -229,10 +251,10 @@ class CassandraClient:
         try:
             rows = list(self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE))
         except _FAILURES as error:
-            if isinstance(error, NoHostAvailable):
-                self._connect_again(error)
-            raise FetchError("system_schema", reason_of(error)) from error
-        self._reached_at = time.monotonic()
+            reason = self._connect_again(error) if isinstance(error, NoHostAvailable) else reason_of(error)
+            raise FetchError("system_schema", reason) from error
+        self._reached_at, self._not_again = time.monotonic(), ""
+        self._notices.clear("refused")
         return rows
 
     def schema_version(self, asked_after: float | None = None) -> UUID:
@@ -409,7 +431,7 @@ class CassandraClient:
             return DeploymentError(
                 f"cloud.secureConnectBundle: cannot be used ({reason_of(error)}); give the zip file as it was downloaded"
             )
-        return FetchError("the cluster of cloud.secureConnectBundle", reason_of(error))
+        return FetchError(self._place_text, reason_of(error))
 
     def _connect_error(self, error: Exception) -> Exception:
         causes = node_errors(error, NoHostAvailable)
@@ -417,14 +439,23 @@ class CassandraClient:
             return DeploymentError(
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
             )
-        place = ", ".join(self._options.contact_points)
         refusal = certificate_refusal(str(causes[0]))
         hint = f"{refusal}; check ssl.truststore.path and ssl.hostnameValidation" if refusal else ""
-        return FetchError(f"Cassandra at {place} port {self._options.port}", hint or reason_of(error))
+        return FetchError(self._place_text, hint or reason_of(error))
+
+    @property
+    def _place_text(self) -> str:
+        """The cluster, in a message."""
+        options = self._options
+        if options.secure_connect_bundle:
+            return "the cluster of cloud.secureConnectBundle"
+        return f"Cassandra at {', '.join(options.contact_points)} port {options.port}"
 
 
 def reason_of(error: Exception) -> str:
     """One line of an exception's text."""
+    if isinstance(error, NoHostAvailable) and not error.errors:
+        return "NoHostAvailable: no node of the local data center is up"
     error = node_errors(error, NoHostAvailable)[0]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 import struct
 import time
 import weakref
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from cassandra import AuthenticationFailed
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import ConnectionException
@@ -225,6 +227,21 @@ class _Line:
         self.is_closed = True
 
 
+class _RefusingCluster:
+    """A cluster that refuses a new connection by this error."""
+
+    metadata = SimpleNamespace(all_hosts=lambda: ())
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def connect(self) -> _Line:
+        raise self._error
+
+    def shutdown(self) -> None:
+        pass
+
+
 def test_nodes_that_all_came_back_under_other_addresses_are_reached_by_their_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -278,3 +295,55 @@ def test_the_known_session_stays_if_a_new_one_would_not_help(
             asking.schema_version()
     assert not known.is_closed
     assert asking._session is known
+
+
+def test_a_changed_password_is_reported_once_with_the_cluster_and_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The nodes were restarted, and the driver does not try again where its password was refused."""
+    caplog.set_level(logging.INFO)
+    now, wrong = [100.0], AuthenticationFailed("Bad credentials")
+    monkeypatch.setattr("source_connector.rows.cassandra_client.time.monotonic", lambda: now[0])
+    asking = client(contactPoints="somewhere", port=9043, loadBalancing__localDc="dc1")
+    known = _Line(NoHostAvailable("Unable to complete the operation against any hosts", {}))
+    monkeypatch.setattr(asking, "_cluster", known)
+    monkeypatch.setattr(asking, "_session", known)
+    monkeypatch.setattr(asking, "_reached_at", now[0])
+    refusing = _RefusingCluster(NoHostAvailable("Unable to connect to any servers", {"10.0.0.1": wrong}))
+    monkeypatch.setattr(asking, "_new_cluster", lambda: refusing)
+    options = "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
+    with pytest.raises(
+        FetchError, match=r"^cannot read system_schema: NoHostAvailable: no node of the local .* is up$"
+    ):
+        asking.schema_version()
+    for now[0] in (131.0, 140.0, 170.0):
+        with pytest.raises(FetchError) as raised:
+            asking.schema_version()
+        assert str(raised.value) == f"cannot read system_schema: Cassandra at somewhere port 9043: {options}"
+    assert [(each.levelname, each.message) for each in caplog.records] == [
+        (
+            "ERROR",
+            "Cassandra at somewhere port 9043: no node has answered for 30 s, and a new connection is refused, so all tables "
+            f"wait: {options}",
+        )
+    ]
+    known._answer = None
+    assert asking.schema_version() == UUID(int=7)
+    known._answer = NoHostAvailable("none", {"10.0.0.1": ServerError(0, "no memory", None)})
+    now[0] = 171.5
+    with pytest.raises(FetchError, match="no memory"):
+        asking.schema_version()
+
+
+def test_nodes_that_are_still_down_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver alone says that no node is up, but not which, and why."""
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    known = _Line(NoHostAvailable("Unable to complete the operation against any hosts", {}))
+    monkeypatch.setattr(asking, "_cluster", known)
+    monkeypatch.setattr(asking, "_session", known)
+    monkeypatch.setattr(asking, "_reached_at", time.monotonic() - 31)
+    away = NoHostAvailable("Unable to connect to any servers", {"10.0.0.1": ConnectionException("Connection refused")})
+    monkeypatch.setattr(asking, "_new_cluster", lambda: _RefusingCluster(away))
+    expected = "^cannot read system_schema: Cassandra at somewhere port 9042: ConnectionException: Connection refused"
+    with pytest.raises(FetchError, match=expected):
+        asking.schema_version()

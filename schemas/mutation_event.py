@@ -222,6 +222,7 @@ def _events_schema(event_fields: list[AvroSchema], *more: AvroSchema) -> dict[st
 FIRST_MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIRST_FIELDS)
 """The schema of messages without a named schema, which only the first version of the agent held on disk."""
 _FIELDS: Final = [*_FIRST_FIELDS, _nullable("marker_expiry", "long")]
+# Stored expiries and dead letters have this schema and do not name it. A version with another schema must name it there.
 MUTATION_EVENTS_SCHEMA: Final = _events_schema(_FIELDS)
 MUTATION_EVENTS_SCHEMA_TEXT: Final = schema_text(MUTATION_EVENTS_SCHEMA)
 CLEARING_SCHEMA: Final = _events_schema(_FIELDS, _nullable("clearing", _CLEARING))

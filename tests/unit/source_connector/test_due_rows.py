@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from typing import cast
 from uuid import UUID
 
+import fastavro
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.notices import Notices
-from schemas.mutation_event import EXPIRY_SEGMENT_ID, MutationEvent, MutationEvents, encode_events
+from schemas.mutation_event import (
+    EXPIRY_SEGMENT_ID,
+    MUTATION_EVENTS_SCHEMA_TEXT,
+    MutationEvent,
+    MutationEvents,
+    decode_events,
+    encode_events,
+)
 from source_connector.encoding.projection import Projection
 from source_connector.events.due_rows import DueRow, DueRows, encode_due_rows
 from source_connector.events.events_message import EventsMessage
@@ -38,6 +48,34 @@ def test_the_bytes_are_those_that_fastavro_writes(rows: list[DueRow], name: str)
     """More than 63 events or bytes need lengths of two bytes, and each column set has its index in the message."""
     events = tuple(event_of(each) for each in rows)
     assert encode_due_rows(_message((), name), rows) == encode_events(_message(events, name))
+
+
+def test_stored_bytes_of_expiries_and_dead_letters_have_the_schema_of_today() -> None:
+    """Neither names its schema, and both wait for years. So before the schema changes, both must name their schema.
+
+    The connector sends them with its own schema. With a changed schema, none of them could be decoded.
+    """
+    stored = bytes.fromhex(
+        "4830303030303030302d303030302d303030302d303030302d30303030303030303030303105046b730274483030303030303030"
+        "2d303030302d303030302d303030302d3030303030303030303030320e2262797465732202020276000004000000026b02700402"
+        "02630000000102030405060708090a0b0c0d0e0f0000000280ccfd930e00000201000004026b027000000102030405060708090a"
+        "0b0c0d0e0f0000000280ccfd930e0000020100"
+    )
+    rows = [
+        DueRow(
+            is_static=not clustering,
+            key=b"k",
+            partition_key=b"p",
+            clustering=clustering,
+            second=1_900_000_000,
+            columns=("v",),
+            digest=bytes(range(16)),
+        )
+        for clustering in ((b"c", None), ())
+    ]
+    todays = fastavro.parse_schema(json.loads(MUTATION_EVENTS_SCHEMA_TEXT))
+    assert decode_events(stored, cast("dict[str, object]", todays)) == _message(tuple(map(event_of, rows)))
+    assert encode_due_rows(_message(()), rows) == stored
 
 
 def _message(events: tuple[MutationEvent, ...], keyspace: str = "ks") -> MutationEvents:

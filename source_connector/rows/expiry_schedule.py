@@ -20,7 +20,10 @@ __all__ = ["ExpirySchedule"]
 
 
 class ExpirySchedule:
-    """Stores the expiries of one table; none without `expiries`. `settle` gets a task when its last one is stored."""
+    """Stores the expiries of one table; none without `expiries`.
+
+    `settle` gets a task that is otherwise done whenever one of its expiries is stored. It waits for the others itself.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class ExpirySchedule:
     def _stored(self, task: Task) -> None:
         self._counters["expiries_stored"] += 1
         task.unstored -= 1
-        if not task.unstored and task.settles_with is not None:
+        if task.settles_with is not None:
             proven, task.settles_with = task.settles_with, None
             self._settle(task, proven)
 

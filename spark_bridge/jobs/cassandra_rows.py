@@ -56,7 +56,10 @@ __all__ = [
 
 _MIN_TOKEN: Final = -(1 << 63)
 _ROWS_PER_BATCH: Final = 5_000
-_SCHEMA: Final = "key binary, value binary, has_row boolean, writetime_us bigint, key_parts array<binary>, token bigint"
+_SCHEMA: Final = (
+    "key binary, value binary, has_row boolean, writetime_us bigint, key_parts array<binary>, token bigint, "
+    "row_writetime_us bigint"
+)
 _ARROW: Final = pa.schema([
     ("key", pa.binary()),
     ("value", pa.binary()),
@@ -64,8 +67,9 @@ _ARROW: Final = pa.schema([
     ("writetime_us", pa.int64()),
     ("key_parts", pa.list_(pa.binary())),
     ("token", pa.int64()),
+    ("row_writetime_us", pa.int64()),
 ])  # fmt: skip
-RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int]
+RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int, int | None]
 """The columns of `_ARROW`."""
 
 TokenRange = tuple[int, int]
@@ -178,7 +182,8 @@ def read_rows(
     published: PublishedTable | None = None,
 ) -> DataFrame:
     """Every row in the ranges: `key`, `value`, `has_row` (false: static columns only), the newest `writetime_us`,
-    `key_parts` (CQL bytes of the primary key), and the partition's `token`.
+    `key_parts` (CQL bytes of the primary key), the partition's `token`, and the newest `row_writetime_us` without those
+    of static columns.
 
     Key and value are as the connector publishes them; `published` is for a connector that hides columns. `key_parts`
     are not hidden. Each range is one task. A failed task raises CassandraReadError with the range.
@@ -300,7 +305,7 @@ class RangeReader:
         value = None if self._keys_only else self._write_value(self._record(self._values, raw[keys : keys + values]))
         has_row = not table.clustering_key or raw[len(table.partition_key)] is not None
         written = newest if self._keys_only else _newest([newest, newest_static])
-        return self._write_key(key), value, has_row, written, list(raw[:keys]), token
+        return self._write_key(key), value, has_row, written, list(raw[:keys]), token, newest
 
     def _record(self, columns: Sequence[ColumnMetadata], data: Sequence[bytes | None]) -> dict[str, AvroValue]:
         shown = data if self._published is None else self._published.shown(columns, data)

@@ -34,7 +34,7 @@ __all__ = ["ID", "Differences", "TableComparison"]
 
 _CASSANDRA_VERSION: Final = -1
 """The version number of the table's own schema, beside the versions of the topic."""
-_KEY, _PARTS, _ANY_KEY = "_cdc_key", "_cdc_key_parts", "_cdc_any_key"
+_KEY, _PARTS, _ANY_KEY, _ROW_TIME = "_cdc_key", "_cdc_key_parts", "_cdc_any_key", "_cdc_row_writetime"
 _ROW_BYTES: Final = 50
 """The least size of a row, as a topic or a mirror stores it."""
 
@@ -44,9 +44,9 @@ class Differences:
     """The result of one comparison: the numbers of Cassandra's rows and of rows that differ; `shown`: some that differ.
 
     Each of them has its id (`ID`); `cassandra` and `topic` (null: that side has no such row), each a struct of `key`
-    (JSON), `writetime`, `key_bytes` (Avro; for a static row: any key of its partition, or null) and `key_parts` (CQL
-    bytes, from Cassandra only); `columns`, which differ in a row that both sides have; and `state`, which is equal
-    while both sides stay as they are.
+    (JSON), `writetime`, `key_bytes` (Avro; for a static row: any key of its partition, or null), and from Cassandra only
+    `key_parts` (CQL bytes) and `row_writetime` (without static columns); `columns`, which differ in a row that both
+    sides have; and `state`, which is equal while both sides stay as they are.
     """
 
     rows: int
@@ -99,15 +99,17 @@ class TableComparison:
     def compare(self, among: Sequence[str] | None = None, *, at_most: int, unless: Column | None = None) -> Differences:
         """Compare all rows, or those of the ids `among`. At most `at_most` rows that differ come to the driver.
 
-        `unless`: a condition for rows that count as equal, on `cassandra.writetime` and `topic.writetime`
-        (microseconds, or null).
+        `unless`: a condition for rows that count as equal, on `cassandra.writetime`, `cassandra.row_writetime` and
+        `topic.writetime` (microseconds, or null), and `same_row`: both sides have the row, and at most its static
+        columns differ.
         """
         fit_session(self._spark, max(self._rows, self._stored_bytes() // _ROW_BYTES), 0)
         cassandra, topic = self._cassandra(), self._other_side()
         if among is not None:
             ids = F.broadcast(self._spark.createDataFrame([(each,) for each in among], f"{ID} string"))
             cassandra, topic = cassandra.join(ids, ID, "left_semi"), topic.join(ids, ID, "left_semi")
-        both = cassandra.join(topic, ID, "full_outer").persist()
+        joined = cassandra.join(topic, ID, "full_outer").persist()
+        both = joined.withColumn("same_row", self._is_same_row())
         differs = ~F.col("cassandra.content").eqNullSafe(F.col("topic.content"))
         if unless is not None:
             differs &= ~F.coalesce(unless, F.lit(False))
@@ -117,7 +119,14 @@ class TableComparison:
             shown = both.where(differs).select(ID, *self._shown()).limit(at_most).collect() if counted.differing else []
             return Differences(rows=counted.rows, differing=counted.differing, shown=shown)
         finally:
-            both.unpersist()
+            joined.unpersist()
+
+    def _is_same_row(self) -> Column:
+        same = F.lit(True)
+        for each in self._columns:
+            if each not in self._statics:
+                same &= F.col("cassandra.content").getField(each).eqNullSafe(F.col("topic.content").getField(each))
+        return same
 
     def _stored_bytes(self) -> int:
         """The stored size of the topic or the mirror, to guess the table's size before it is read."""
@@ -151,6 +160,7 @@ class TableComparison:
             "static_value": F.col("value"),
             "static_version": version,
             _PARTS: F.col("key_parts"),
+            _ROW_TIME: F.col("row_writetime_us"),
         })  # fmt: skip
         mirrored = None if self._mirror is None else MirrorTables(self._spark, self._mirror).applied()
         zone = OWNER_TIME_ZONE if mirrored is None else mirrored.time_zone
@@ -161,7 +171,7 @@ class TableComparison:
             return self._of_mirror(MirrorTables(self._spark, self._mirror))
         rows = shown_records(self._spark, self._options, self._schemas, self._statics)
         sampled = rows if self._sample is None else self._sample.of(rows)
-        return self._side(sampled.withColumn(_PARTS, _no_parts()), "topic")
+        return self._side(sampled.withColumns(_of_cassandra_only()), "topic")
 
     def _of_mirror(self, mirror: MirrorTables) -> DataFrame:
         rows, kept = mirror.rows.read(), mirror.read_kept(mirror.applied())
@@ -178,14 +188,14 @@ class TableComparison:
         is_static = F.startswith(ID, F.lit("static:"))
         key = F.when(is_static, F.col(_ANY_KEY)).otherwise(F.unhex(F.when(~is_static, F.col(ID))))
         keyed = rows.join(owners.withColumnRenamed("key", _ANY_KEY), OWNER, "left")
-        known = keyed.withColumns({**missing, _KEY: key, _PARTS: _no_parts()})
+        known = keyed.withColumns({**missing, _KEY: key, **_of_cassandra_only()})
         return self._compared(known, "topic")
 
     def _side(self, rows: DataFrame, name: str) -> DataFrame:
         identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
         shown = rows.withColumns({ID: identity, WRITETIME: F.col("writetime_us"), _KEY: F.col("key")})
         return self._compared(
-            table_rows(shown, self._schemas, self._options.numbers, (ID, WRITETIME, _KEY, _PARTS)), name
+            table_rows(shown, self._schemas, self._options.numbers, (ID, WRITETIME, _KEY, _PARTS, _ROW_TIME)), name
         )
 
     def _compared(self, rows: DataFrame, name: str) -> DataFrame:
@@ -196,12 +206,13 @@ class TableComparison:
             F.col(WRITETIME).alias("writetime"),
             F.col(_KEY).alias("key_bytes"),
             F.col(_PARTS).alias("key_parts"),
+            F.col(_ROW_TIME).alias("row_writetime"),
         )
         return rows.select(ID, both.alias(name))
 
 
-def _no_parts() -> Column:
-    return F.lit(None).cast("array<binary>")
+def _of_cassandra_only() -> dict[str, Column]:
+    return {_PARTS: F.lit(None).cast("array<binary>"), _ROW_TIME: F.lit(None).cast("bigint")}
 
 
 def _record(schema: object) -> AvroRecord:

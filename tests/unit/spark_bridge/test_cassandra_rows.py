@@ -81,4 +81,4 @@ def test_a_row_is_read_for_the_write_time_of_its_newest_cell_or_static_cell(
     row = reader._row([struct.pack(">i", 1), struct.pack(">i", 2), *times, struct.pack(">q", -7)])
     assert (row is not None) == is_read
     if row is not None:
-        assert row[2:] == (True, name_us, [b"\0\0\0\1", b"\0\0\0\2"], -7)
+        assert row[2:] == (True, name_us, [b"\0\0\0\1", b"\0\0\0\2"], -7, name_us)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
+from schemas.cql_type import NativeType
 from schemas.gap_record import GapRecord, decode_gap, encode_gap, open_gaps
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, RawRow
 from spark_bridge.jobs.resync_plan import Fate, fate_of, needs_no_event, plan_of
-from spark_bridge.jobs.time_spans import is_within, merged
+from spark_bridge.jobs.time_spans import TimeSpan, is_within, merged
 
 _NODE, _TABLE, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 _GAP = GapRecord(
@@ -67,11 +72,17 @@ def test_a_gap_closes_without_a_row_only_where_its_rows_are_surely_gone(
     assert fate.closes_at_once == (fate in (Fate.DROPPED, Fate.MADE_AGAIN))
 
 
-def _holds(condition: str, cassandra_us: int | None, topic_us: int | None) -> bool:
+def _holds(
+    condition: str, row_us: int | None, topic_us: int | None, *, static_us: int | None = None, same_row: bool = False
+) -> bool:
     """Evaluate the condition in a database that treats null as Spark does."""
-    question = f"SELECT {condition} FROM (SELECT ? AS writetime) AS cassandra, (SELECT ? AS writetime) AS topic"
+    newest_us = max((each for each in (row_us, static_us) if each is not None), default=None)
+    question = (
+        f"SELECT {condition} FROM (SELECT ? AS writetime, ? AS row_writetime) AS cassandra, (SELECT ? AS writetime) AS topic, "
+        "(SELECT ? AS same_row)"
+    )
     with closing(sqlite3.connect(":memory:")) as database:
-        return bool(database.execute(question, (cassandra_us, topic_us)).fetchone()[0])
+        return bool(database.execute(question, (newest_us, row_us, topic_us, same_row)).fetchone()[0])
 
 
 @pytest.mark.parametrize(
@@ -117,4 +128,48 @@ def test_a_static_column_that_is_written_during_the_run_does_not_hide_a_lost_cha
 ) -> None:
     """Its write time is the newest one of a row that was not sent before. Windows from 10 to 20 ms and from 30 to 52 ms."""
     condition = needs_no_event([(10_000, 20_000), (30_000, 52_000)], begun_ms, 60, 1, has_statics=True)
-    assert [each for each in (10_000, 40_000, 52_000) if _holds(condition, each, 5)] == counted_as_sent
+    times = (10_000, 40_000, 52_000)
+    assert [each for each in times if _holds(condition, each, 5)] == counted_as_sent
+    of_statics = [each for each in times if _holds(condition, 5, 5, static_us=each, same_row=True)]
+    assert of_statics == counted_as_sent
+
+
+def _column(name: str, kind: ColumnKind) -> ColumnMetadata:
+    return ColumnMetadata(name=name, kind=kind, type=NativeType("int"), position=0)
+
+
+_TWO_STATICS = TableMetadata(
+    keyspace="shop",
+    name="orders",
+    table_id=_TABLE,
+    partition_key=(_column("pk", ColumnKind.PARTITION_KEY),),
+    clustering_key=(_column("at", ColumnKind.CLUSTERING),),
+    static_columns=(_column("newer", ColumnKind.STATIC), _column("older", ColumnKind.STATIC)),
+    regular_columns=(_column("v", ColumnKind.REGULAR),),
+)
+
+
+def _row_with(*times_us: int | None, keys_only: bool, written: Sequence[TimeSpan] | None = None) -> RawRow | None:
+    """The row as it is read, by the write times of `v`, `newer` and `older`; None if no event is sent for its write time."""
+    reader = RangeReader(
+        CassandraAccess(contact_points=("127.0.0.1",)), _TWO_STATICS, keys_only=keys_only, written=written
+    )
+    times = [None if each is None else struct.pack(">q", each) for each in times_us]
+    values = [] if keys_only else [None if each is None else struct.pack(">i", 3) for each in times_us]
+    keys = [struct.pack(">i", each) for each in (1, 2)]
+    return reader._row([*keys, *values, *times, struct.pack(">q", -7)])
+
+
+def test_a_static_column_that_is_deleted_during_the_run_does_not_hide_a_lost_change() -> None:
+    """A cell of the row was deleted in a window. The row was not sent, because a static column was written after them.
+    When that is deleted, the newest write time is that of another static column, which is in a window."""
+    windows = [(10_000, 20_000)]
+    assert _row_with(5, 25_000, 15_000, keys_only=True, written=windows) is None
+    row = _row_with(5, None, 15_000, keys_only=False)
+    assert row is not None
+    condition = needs_no_event(windows, 40, 60, 1, has_statics=True)
+    assert not _holds(condition, 5, 5, static_us=row[3], same_row=False)
+    # The event of the deletion publishes all static columns.
+    assert _holds(condition, 5, 5, static_us=row[3], same_row=True)
+    assert _holds(condition, 15_000, 5, static_us=25_000, same_row=False)
+    assert (row[3], row[6]) == (15_000, 5)

@@ -29,7 +29,10 @@ _LARGE_SET: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a table. `columns` are the columns that all rows of its update name together; empty for a static row."""
+    """A row of a table. `columns` are the columns that all rows of its update name together.
+
+    For a static row, they are the static columns that the header of its update names.
+    """
 
     table: TableMetadata
     json: _Json
@@ -101,7 +104,15 @@ class _Mutation:
         columns: frozenset[str] = frozenset().union(*(row.named for row in regular))
         yield from (_Row(table, row.json, columns) for row in regular)
         if update["static_row"] is not None:
-            yield _Row(table, cast(_Json, update["static_row"]), frozenset())
+            yield _Row(table, cast(_Json, update["static_row"]), self._static_columns(table))
+
+    def _static_columns(self, table: TableMetadata) -> frozenset[str]:
+        """The static columns in the header of the table's update. An update begins with the table's id."""
+        start = self.payload.find(table.table_id.bytes)
+        others = [self.payload.find(each.table_id.bytes, start) for each in self.touched if each is not table]
+        update = self.payload[start : min((each for each in others if each >= 0), default=None)]
+        names = [each.name for each in table.static_columns]
+        return frozenset(name for name in names if bytes([len(name.encode())]) + name.encode() in update)
 
 
 _CHANGED_COLUMNS: Final = (

@@ -203,7 +203,7 @@ def split_range(
     runs = _runs(start, end, ledgers)
     total = sum(each.entries for each in runs)
     cuts = [_nth(runs, total * part // parts) for part in range(1, parts) if total * part // parts > 0]
-    edges = [start, *dict.fromkeys(cut for cut in cuts if cut < end), end]
+    edges = [start, *dict.fromkeys(cuts), end]
     return list(itertools.pairwise(edges))
 
 

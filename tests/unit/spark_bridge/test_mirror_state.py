@@ -19,6 +19,7 @@ from spark_bridge.jobs.mirror import given_from, start_note
 from spark_bridge.jobs.mirror_state import (
     Applied,
     BegunEpoch,
+    MirrorTables,
     RecordPosition,
     applied_from_state,
     applied_in,
@@ -26,6 +27,7 @@ from spark_bridge.jobs.mirror_state import (
     lack_of,
     refuse_lost_records,
 )
+from spark_bridge.jobs.unfinished_epoch import Unfinished
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
@@ -237,3 +239,52 @@ def test_replaced_runs_are_kept_for_an_hour() -> None:
     found = Applied(runs=(first, second), replaced_runs=(old, young)).replaced_without([second])
     assert [each.name for each in found] == ["young", "first"]
     assert found[1].at_s >= now_s
+
+
+class _Tables(MirrorTables):
+    """The state of a mirror in memory; `found` is how much of a failed run's epoch the tables have."""
+
+    def __init__(self, state: Applied, found: Unfinished) -> None:
+        self.state, self.found = state, found
+        self.taken_back: list[int] = []
+
+    def applied(self) -> Applied:
+        return self.state
+
+    def save_applied(self, applied: Applied) -> None:
+        self.state = applied
+
+    def _are_made(self) -> bool:
+        return True
+
+    def _take_back(self, epoch: int) -> Unfinished:
+        self.taken_back.append(epoch)
+        return self.found
+
+
+_FIRST, _NEXT = BegunEpoch({TOPIC: (7, 3, -1)}), BegunEpoch({TOPIC: (7, 9, -1)}, ("a truncation",))
+
+
+@pytest.mark.parametrize(
+    ("begun", "found", "taken_back", "epoch", "repeated"),
+    [
+        (None, Unfinished.NOTHING, [], 4, None),
+        (_NEXT, Unfinished.ALL, [], 4, None),
+        (_FIRST, Unfinished.NOTHING, [5], 5, None),
+        (_FIRST, Unfinished.TAKEN_BACK, [5], 5, None),
+        (_FIRST, Unfinished.ALL, [5], 5, {TOPIC: (7, 3, -1)}),
+    ],
+    ids=["nothing was begun", "the same content", "no changes", "changes", "all changes"],
+)
+def test_an_epoch_with_other_content_gives_up_the_one_that_a_failed_run_has_begun(
+    begun: BegunEpoch | None,
+    found: Unfinished,
+    taken_back: list[int],
+    epoch: int,
+    repeated: Mapping[str, RecordPosition] | None,
+) -> None:
+    """Otherwise change log and history would skip the new content, because they have the number already."""
+    tables = _Tables(replace(_RUNNING, begun=begun), found)
+    state = tables.begin_epoch(_NEXT.positions, _NEXT.without)
+    assert state == tables.state == replace(_RUNNING, begun=_NEXT, epoch=epoch, repeated_until=repeated)
+    assert tables.taken_back == taken_back

@@ -45,6 +45,7 @@ from change_agent.errors import PublishError
 from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
+from change_agent.positions.copied_state import maker_of
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
@@ -254,7 +255,17 @@ class ChangeAgent:
             lambda: self._parked.count == 0 and not holds_events(self._config.cdc_working_dir / "held"),
             self._adopt,
             own=self._stored,
+            stops=self._stops,
+            maker=self._until_writable(self._maker),
         )
+
+    def _maker(self) -> str:
+        try:
+            return maker_of(self._config.cdc_working_dir)
+        except OSError as error:
+            raise UnwritableFileError(
+                f"the name for copies of positions cannot be stored ({error}); trying again"
+            ) from error
 
     def _adopt(self, restored: StoredPositions) -> None:
         """Continue from another machine's positions. The reader waits until this returns."""

@@ -7,6 +7,8 @@
       Segment  => {"position": n, "keep": bool, "fault": text | null}
       Run      => [first, last]
 
+The copy of the positions has the same form, with more fields (CopiedState).
+
 Keys are those of SegmentKey. `finished` and `lost` are runs of keys; only the end of a long run is stored. Files of the
 first versions have no `format`; they have format 1. Files of earlier versions have no `lost`; nothing is lost then.
 Unknown fields of format 1 are ignored.
@@ -24,7 +26,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NotRequired, TypedDict
+from types import MappingProxyType
+from typing import Any, Final, NotRequired, TypedDict
 
 from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.errors import StateFormatError
@@ -35,17 +38,21 @@ from schemas.errors import CdcError, ConfigError
 __all__ = [
     "DamagedPositionsError",
     "OffsetStore",
+    "PositionsJson",
     "StoredPositions",
     "StoredSegment",
     "WorkingDirInUseError",
     "format_positions",
+    "load_positions",
     "parse_positions",
+    "positions_of",
 ]
 
 _NAMES: Final = ("positions-a.json", "positions-b.json")
 _FORMAT: Final = 1
 _NONE: Final = SegmentIds()
 _LAST_POSITION: Final = 2**31 - 1
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class DamagedPositionsError(CdcError):
@@ -109,13 +116,17 @@ class _SegmentJson(TypedDict):
     fault: str | None
 
 
-class _PositionsJson(TypedDict):
+class PositionsJson(TypedDict):
+    """Stored positions. `maker` and `stops` are fields of copies only (CopiedState)."""
+
     format: NotRequired[int]
     generation: int
     segments: dict[str, _SegmentJson]
     until_ms: int
     finished: list[tuple[int, int]]
     lost: NotRequired[list[tuple[int, int]]]
+    maker: NotRequired[str]
+    stops: NotRequired[Any]
 
 
 class OffsetStore:
@@ -182,8 +193,8 @@ class OffsetStore:
         self._next_name = _NAMES[1 - _NAMES.index(self._next_name)]
 
 
-def format_positions(generation: int, positions: StoredPositions) -> bytes:
-    """A checksum, followed by JSON."""
+def format_positions(generation: int, positions: StoredPositions, more: Mapping[str, object] = _NOTHING) -> bytes:
+    """A checksum, followed by JSON. `more`: further fields of the JSON."""
     begin = json.dumps(
         {
             "format": _FORMAT,
@@ -193,6 +204,7 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
                 for key, segment in sorted(positions.segments.items())
             },
             "until_ms": positions.until_ms,
+            **more,
         }
     )
     ids = f'"finished": {positions.finished.as_json()}, "lost": {positions.lost.as_json()}'
@@ -202,13 +214,24 @@ def format_positions(generation: int, positions: StoredPositions) -> bytes:
 
 def parse_positions(content: bytes, where: str) -> tuple[int, StoredPositions] | None:
     """Return generation and positions; None when the content is damaged. Raises StateFormatError, with `where`."""
+    stored = load_positions(content, where)
+    return None if stored is None else (stored["generation"], positions_of(stored))
+
+
+def load_positions(content: bytes, where: str) -> PositionsJson | None:
+    """Return the JSON; None when the content is damaged. Raises StateFormatError, with `where`."""
     checksum, _, body = content.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):
         return None
-    stored: _PositionsJson = json.loads(body)
+    stored: PositionsJson = json.loads(body)
     if stored.get("format", _FORMAT) != _FORMAT:
         raise StateFormatError(where, stored["format"], _FORMAT)
-    return stored["generation"], StoredPositions(
+    return stored
+
+
+def positions_of(stored: PositionsJson) -> StoredPositions:
+    """Return the positions of loaded JSON."""
+    return StoredPositions(
         until_ms=stored["until_ms"],
         segments={
             SegmentKey(int(key)): StoredSegment(

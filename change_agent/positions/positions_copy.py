@@ -2,11 +2,16 @@
 
 Only one agent can have a node's copy, on any machine. A second one waits before it reads anything. When it continues,
 the copy is farther than its own positions, which may be of a time when it was the first one. So the farther ones count.
-A copy never skips events, however old it is.
+If both are as far, the copy counts if another working directory has made it, because that one had the node last. A copy
+never skips events, however old it is.
+
+The copy also has the stops of the node's tables. A machine that takes positions from the copy, or whose copy another one
+has made, adds these stops to its own. Otherwise its own stops are newer: an operator may have ended one since. A copy has
+all stops that its positions need, because a stop is stored before the positions that need it.
 
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
-skip them.
+skip them. If a stop changes in that time, the copy gets it, and keeps its positions.
 
 A new machine takes a segment that is gone, and is not finished in the copy, for lost. So a segment is deleted only when
 the copy has it as finished. That has two limits. While no copy may be made, segments are deleted without it: events are
@@ -19,13 +24,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Final, Protocol
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError, StateFormatError
-from change_agent.positions.offsets import StoredPositions, format_positions, parse_positions
+from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy
+from change_agent.positions.offsets import StoredPositions
 from change_agent.positions.segment_ids import SegmentIds
+from change_agent.positions.stops import EVERY_TABLE, Stop, Stops
 from runtime.notices import Notices
 from runtime.stage import Stage
 
@@ -49,10 +56,11 @@ class Topic(Protocol):
 
 
 class PositionsCopy(Stage):
-    """Claims the node's copy, restores positions from it if it is farther, and then copies stored positions.
+    """Claims the node's copy, restores positions and stops from it, and then copies what is stored here.
 
     `own` are the positions that this machine has at its start. `adopt` is called with the restored positions, on the
-    thread of the copy. When `is_ready` is set, the reader of the log may begin.
+    thread of the copy. `maker` names this working directory (`maker_of`). When `is_ready` is set, the reader of the log
+    may begin.
     """
 
     def __init__(
@@ -63,6 +71,8 @@ class PositionsCopy(Stage):
         is_portable: Callable[[], bool],
         adopt: Callable[[StoredPositions], None],
         own: StoredPositions,
+        stops: Stops,
+        maker: str,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         super().__init__("copy of positions")
@@ -72,12 +82,16 @@ class PositionsCopy(Stage):
         self._is_portable: Final = is_portable
         self._adopt: Final = adopt
         self._own: Final = own
+        self._stops: Final = stops
+        self._maker: Final = maker
         self._otherwise: Final = (
             "everything in cdc_raw is read" if own == StoredPositions() else "this machine's own positions are used"
         )
         self._topic: Topic | None = None
         self._patience_s: Final = patience_s
-        self._copied = StoredPositions()
+        # What the topic has, once it was read or stored.
+        self._copied = CopiedState()
+        self._is_read = False
         self._copied_at = time.monotonic()
         self._refusal = "the broker does not answer"
         self._wanted: Final = threading.Event()
@@ -103,14 +117,14 @@ class PositionsCopy(Stage):
             self.stopping.wait(_RETRY_S)
 
     def restore(self) -> StoredPositions | None:
-        """Return the positions of the copy; None when there are none that can be used, or this machine's are as far.
+        """Return the positions of the copy; None when there are none that can be used, or this machine's count.
 
-        Waits for both servers, or for the stop. A machine that has positions waits at most for `patience_s`.
+        Take the stops of the copy, if they are newer than this machine's. Waits for both servers, or for the stop. A machine that has positions waits at most for `patience_s`.
         """
         began = time.monotonic()
         while not self.stopping.is_set():
             try:
-                payload = self._opened().read() if self._node_id() is not None else b""
+                payload = self._read() if self._node_id() is not None else b""
             except PublishError as error:
                 self._complain(error)
                 payload = b""
@@ -121,34 +135,78 @@ class PositionsCopy(Stage):
                 _log.info("there is no copy of this node's positions yet; %s", self._otherwise)
                 return None
             if payload:
-                return self._parsed(payload)
+                copied = self._parsed(payload)
+                return None if copied is None else self._restored(copied)
             self.stopping.wait(_RETRY_S)
         return None
 
-    def _parsed(self, payload: bytes) -> StoredPositions | None:
+    def _read(self) -> bytes | None:
+        payload = self._opened().read()
+        self._is_read = True
+        return payload
+
+    def _read_late(self) -> None:
+        """Read the copy if `restore` could not, and take the stops of another machine: no other place has them.
+
+        The positions of this machine are in use by now. Raises PublishError.
+        """
+        if not self._is_read and (payload := self._read()):
+            copied = self._parsed(payload)
+            if copied is not None and self._is_other(copied):
+                self._take_stops(copied.stops)
+
+    def _is_other(self, copied: CopiedState) -> bool:
+        """True when the agent of another working directory has made this copy."""
+        return copied.maker not in ("", self._maker)
+
+    def _parsed(self, payload: bytes) -> CopiedState | None:
         try:
-            parsed = parse_positions(payload, "the copy of this node's positions")
+            copied = parse_copy(payload, "the copy of this node's positions")
         except StateFormatError as error:
             _log.error("%s; %s", error, self._otherwise)
             return None
-        if parsed is None:
+        if copied is None:
             _log.error("the copy of this node's positions is damaged; %s", self._otherwise)
+        return copied
+
+    def _restored(self, copied: CopiedState) -> StoredPositions | None:
+        self._copied = copied
+        is_other = self._is_other(copied)
+        copied_place, own_place = copied.positions.last_place, self._own.last_place
+        is_used = copied_place > own_place or (copied_place == own_place != (0, 0) and is_other)
+        if is_used or is_other:
+            # Before the positions: a stop is stored before the positions that need it.
+            self._take_stops(copied.stops)
+        if not is_used:
             return None
-        _, copied = parsed
-        if copied.last_place <= self._own.last_place:
-            return None
-        _log.info("positions are taken from their copy: %d segments are open", len(copied.segments))
+        _log.info("positions are taken from their copy: %d segments are open", len(copied.positions.segments))
         # A segment that waits here for a second reading is read, although the other machine may have read it twice.
-        return copied.of_first_readings
+        return copied.positions.of_first_readings
+
+    def _take_stops(self, stops: Mapping[str, Stop]) -> None:
+        """Add these stops to those of this machine. Waits until the disk has room, or for the stop of the agent."""
+        if not stops:
+            return
+        names = ", ".join("all tables" if each == EVERY_TABLE else each for each in sorted(stops))
+        _log.warning(
+            "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list has the reasons",
+            names,
+        )
+        while not self._stops.restore(stops):
+            self._notices.say("stops", "the stops of tables cannot be written; reading waits, trying again")
+            if self.stopping.wait(_RETRY_S):
+                return
+        self._notices.clear("stops")
 
     def run(self) -> None:
-        """Claim the copy, restore positions, then copy at an interval, and once more at the end."""
+        """Claim the copy, restore positions and stops, then copy at an interval, and once more at the end."""
         self.claim()
         restored = self.restore()
         if restored is not None:
             self._adopt(restored)
-        if self._topic is None:
-            return  # the agent was stopped before it had claimed the copy
+        if self._topic is None or self.stopping.is_set():
+            # The agent was stopped before it had claimed the copy, or stored what it has taken from it.
+            return
         self.is_ready.set()
         stopping = False
         while not stopping:
@@ -165,7 +223,7 @@ class PositionsCopy(Stage):
 
     def deletable(self, finished: SegmentIds) -> Container[SegmentKey]:
         """Return which of the stored finished segments may be deleted now. Called by the writer of positions."""
-        copied, now = self._copied.finished, time.monotonic()
+        copied, now = self._copied.positions.finished, time.monotonic()
         # Before `is_ready` is set, nothing is read or deleted.
         if copied == finished or not self.is_ready.is_set() or not self._is_portable():
             self._waits_since = None
@@ -187,18 +245,33 @@ class PositionsCopy(Stage):
         return finished
 
     def _copy(self) -> bool:
-        """Store a copy if positions have changed and it may be made; False when the broker did not take it."""
-        latest = self._latest()
-        if latest == self._copied or self._node_id() is None or not self._is_portable():
+        """Store a copy if positions or stops have changed and it may be made; False when the broker did not take it."""
+        if self._node_id() is None:
             return True
         try:
-            self._opened().store(format_positions(0, latest))
+            self._read_late()
+            state = self._state()
+            if state is None or state == self._copied:
+                return True
+            self._opened().store(format_copy(state))
         except PublishError as error:
             self._complain(error)
             return False
-        self._copied, self._copied_at = latest, time.monotonic()
+        self._copied, self._copied_at = state, time.monotonic()
         self._notices.clear("topic")
         return True
+
+    def _state(self) -> CopiedState | None:
+        """What the topic should have; None when no copy may be made."""
+        positions = self._latest()
+        is_portable = self._is_portable()
+        # After the positions: a stop is stored before the positions that need it.
+        stops = self._stops.known()
+        if not is_portable:
+            if stops == self._copied.stops:
+                return None
+            positions = self._copied.positions
+        return CopiedState(positions=positions, stops=stops, maker=self._maker)
 
     def _opened(self) -> Topic:
         if self._topic is None:

@@ -5,7 +5,7 @@
 Stops survive a restart of the agent. If reported gaps cover all changes of a stop, it ends when records on the gaps topic
 close them (`cdc spark resync`). Any other stop ends when `cdc agent resume-progress` removes it from the file: only an
 operator knows that the table was verified or backfilled. The agent and the command lock `stops.lock` while they change
-the file, so that neither undoes a change of the other.
+the file, so that neither undoes a change of the other. The copy of the positions has the stops, too (CopiedState).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from change_agent.private_files import give_to_owner_of, open_private, write_private_text
 from schemas.errors import CdcError
 from schemas.gap_record import GapRecord, decode_gap, encode_gap
 
-__all__ = ["EVERY_TABLE", "Stops", "read_stops", "remove_stops"]
+__all__ = ["EVERY_TABLE", "Stop", "Stops", "parse_stops", "read_stops", "remove_stops", "stops_as_json"]
 
 EVERY_TABLE: Final = "*"
 _NAME: Final = "stops.json"
@@ -31,25 +31,30 @@ _LOCK: Final = "stops.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stop:
-    """The stop of one table. It ends when all of `gaps` are closed. Without gaps, an operator removes it."""
+class Stop:
+    """The stop of one table, or of EVERY_TABLE. It ends when all of `gaps` are closed. Without gaps, an operator removes it."""
 
     reason: str
     gaps: tuple[GapRecord, ...] = ()
 
-    def with_gaps(self, gaps: Sequence[GapRecord]) -> _Stop:
+    def with_gaps(self, gaps: Sequence[GapRecord]) -> Stop:
         """Return this stop with these gaps added. If it has no gaps, or `gaps` is empty, only an operator ends it."""
         return (
             replace(self, gaps=tuple(dict.fromkeys((*self.gaps, *gaps))))
             if self.gaps and gaps
-            else _Stop(reason=self.reason)
+            else Stop(reason=self.reason)
         )
 
-    def with_reason(self, reason: str) -> _Stop:
+    def with_reason(self, reason: str) -> Stop:
         """Return this stop with one more reason. Only an operator ends it."""
-        return self if reason in self.reason and not self.gaps else _Stop(reason=f"{self.reason}; {reason}")
+        return self if reason in self.reason and not self.gaps else Stop(reason=f"{self.reason}; {reason}")
 
-    def without(self, closings: Sequence[GapRecord]) -> _Stop | None:
+    def joined(self, other: Stop) -> Stop:
+        """Return one stop that ends when both would end. If gaps end both, the first reason stays."""
+        both = self.with_gaps(other.gaps)
+        return both if both.gaps else both.with_reason(other.reason)
+
+    def without(self, closings: Sequence[GapRecord]) -> Stop | None:
         """Return this stop without the gaps that these records close; None when it ends."""
         left = tuple(gap for gap in self.gaps if not any(each.closes(gap) for each in closings))
         return replace(self, gaps=left) if left or not self.gaps else None
@@ -61,9 +66,9 @@ class Stops:
     def __init__(self, directory: Path) -> None:
         self._directory: Final = directory
         self._lock: Final = threading.Lock()
-        self._stored: Mapping[str, _Stop] = {}
+        self._stored: Mapping[str, Stop] = {}
         # Changes that could not be written yet.
-        self._unwritten: dict[str, _Stop] = {}
+        self._unwritten: dict[str, Stop] = {}
         self._seen: tuple[int, int] | None = None
 
     def note(self, table: str, reason: str, gaps: Sequence[GapRecord] = ()) -> None:
@@ -74,7 +79,7 @@ class Stops:
         with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known().get(table)
-            noted = _Stop(reason=reason, gaps=tuple(gaps)) if known is None else known.with_gaps(gaps)
+            noted = Stop(reason=reason, gaps=tuple(gaps)) if known is None else known.with_gaps(gaps)
             if noted != known:
                 self._unwritten[table] = noted
                 self._write()
@@ -84,7 +89,7 @@ class Stops:
         with self._lock, _lone_writer(self._directory):
             self._refresh()
             known = self._known().get(table)
-            noted = _Stop(reason=reason) if known is None else known.with_reason(reason)
+            noted = Stop(reason=reason) if known is None else known.with_reason(reason)
             if noted != known:
                 self._unwritten[table] = noted
                 self._write()
@@ -123,7 +128,25 @@ class Stops:
             self._refresh()
             return {table: each.reason for table, each in self._known().items()}
 
-    def _known(self) -> dict[str, _Stop]:
+    def known(self) -> Mapping[str, Stop]:
+        """The stops that the file has now, and those that could not be written yet, by table."""
+        with self._lock:
+            self._refresh()
+            return self._known()
+
+    def restore(self, stops: Mapping[str, Stop]) -> bool:
+        """Add the stops of another machine. False when they cannot be written now: only the memory has them then."""
+        with self._lock, _lone_writer(self._directory):
+            self._refresh()
+            known = self._known()
+            joined = {table: known[table].joined(stop) if table in known else stop for table, stop in stops.items()}
+            if changed := {table: stop for table, stop in joined.items() if known.get(table) != stop}:
+                self._unwritten |= changed
+            if self._unwritten:
+                self._write()
+            return not self._unwritten
+
+    def _known(self) -> dict[str, Stop]:
         return {**self._stored, **self._unwritten}
 
     def _write(self) -> None:
@@ -144,7 +167,7 @@ class Stops:
             return
         except OSError as error:
             # The known stops stay: a stop that is written now must not replace them.
-            self._seen, self._stored = None, {**self._stored, **_unreadable(self._directory, error)}
+            self._seen, self._stored = None, {**self._stored, **_unreadable(str(self._directory / _NAME), error)}
             return
         if self._seen != (status.st_ino, status.st_mtime_ns):
             self._seen, self._stored = (status.st_ino, status.st_mtime_ns), _read(self._directory)
@@ -179,38 +202,50 @@ def _lone_writer(directory: Path) -> Iterator[None]:
         yield
 
 
-def _read(directory: Path) -> dict[str, _Stop]:
+def _read(directory: Path) -> dict[str, Stop]:
+    path = directory / _NAME
     try:
-        loaded = json.loads((directory / _NAME).read_text(encoding="utf-8"))
-        return {str(table): _of_json(stop) for table, stop in loaded.items()}
+        return parse_stops(json.loads(path.read_text(encoding="utf-8")), str(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, TypeError, KeyError, CdcError) as error:
-        return _unreadable(directory, error)
+    except (OSError, ValueError) as error:
+        return _unreadable(str(path), error)
 
 
-def _unreadable(directory: Path, error: Exception) -> dict[str, _Stop]:
+def parse_stops(loaded: Any, where: str) -> dict[str, Stop]:
+    """Return the stops of loaded JSON, by table. JSON of another form stops every table; the reason has `where`."""
+    try:
+        return {str(table): _of_json(stop) for table, stop in loaded.items()}
+    except (ValueError, AttributeError, TypeError, KeyError, CdcError) as error:
+        return _unreadable(where, error)
+
+
+def _unreadable(where: str, error: Exception) -> dict[str, Stop]:
     """Nobody knows which tables are stopped, so every table is."""
-    return {EVERY_TABLE: _Stop(reason=f"{directory / _NAME} cannot be read ({error})")}
+    return {EVERY_TABLE: Stop(reason=f"{where} cannot be read ({error})")}
 
 
-def _of_json(stop: object) -> _Stop:
+def stops_as_json(stops: Mapping[str, Stop]) -> dict[str, object]:
+    """Return stops as the file has them."""
+    return {table: _as_json(each) for table, each in sorted(stops.items())}
+
+
+def _of_json(stop: object) -> Stop:
     if not isinstance(stop, dict):
-        return _Stop(reason=str(stop))
-    return _Stop(reason=str(stop["reason"]), gaps=tuple(decode_gap(bytes.fromhex(each)) for each in stop["gaps"]))
+        return Stop(reason=str(stop))
+    return Stop(reason=str(stop["reason"]), gaps=tuple(decode_gap(bytes.fromhex(each)) for each in stop["gaps"]))
 
 
-def _as_json(stop: _Stop) -> object:
+def _as_json(stop: Stop) -> object:
     if not stop.gaps:
         return stop.reason
     return {"reason": stop.reason, "gaps": [encode_gap(each).hex() for each in stop.gaps]}
 
 
-def _store(directory: Path, stops: Mapping[str, _Stop]) -> None:
+def _store(directory: Path, stops: Mapping[str, Stop]) -> None:
     path = directory / _NAME
     temporary = path.with_suffix(".tmp")
-    written = {table: _as_json(each) for table, each in sorted(stops.items())}
-    write_private_text(temporary, json.dumps(written, indent=1) + "\n")
+    write_private_text(temporary, json.dumps(stops_as_json(stops), indent=1) + "\n")
     with suppress(OSError):
         # Root may have run the command. An agent that may not change owners must still be able to write a stop.
         give_to_owner_of(directory, temporary)

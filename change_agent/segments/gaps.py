@@ -177,9 +177,11 @@ class GapReporter(Stage):
         """
         while True:
             try:
-                gap = self._inbox.get(timeout=self._check_s if self._stops.awaits_closing() else None)
+                # Also without a stop: stops may come from the copy of the positions.
+                gap = self._inbox.get(timeout=self._check_s)
             except Empty:
-                self._apply_closings()
+                if self._stops.awaits_closing():
+                    self._apply_closings()
                 continue
             if gap is None:
                 return

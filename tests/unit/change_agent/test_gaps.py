@@ -19,7 +19,7 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.positions.stops import EVERY_TABLE, Stops
+from change_agent.positions.stops import EVERY_TABLE, Stop, Stops
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
@@ -792,6 +792,20 @@ def test_a_table_goes_on_when_its_gap_is_closed(tmp_path: Path, caplog: pytest.L
     wait_until(lambda: set(stops.reasons()) == {"k.u"}, "the table goes on")
     reporter.stop()
     assert "gaps: the gaps of k.t are closed: their progress continues" in caplog.text
+
+
+def test_a_gap_of_another_machine_is_closed_although_this_one_had_no_stop_at_its_start(tmp_path: Path) -> None:
+    """The stops of the copy of the positions come later, and no gap is reported with them."""
+    stops = Stops(tmp_path)
+    producers = _Producers(refusals=0)
+    producers.stored = [encode_gap(_RECORD), encode_gap(_RECORD.closed(1, "sent"))]
+    reporter = GapReporter(producers, "gaps", stops, check_s=0.01)
+    reporter.start()
+    time.sleep(0.1)
+    assert producers.reads == 0
+    assert stops.restore({"k.t": Stop(reason="gone", gaps=(_RECORD,))})
+    wait_until(lambda: not stops.reasons(), "the table goes on", 10)
+    reporter.stop()
 
 
 def test_a_gap_that_the_topic_lacks_is_told_again_so_that_it_can_be_closed(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 import pulsar
 import pytest
@@ -15,10 +16,13 @@ import pytest
 from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
 from change_agent.errors import PublishError
 from change_agent.positions import positions_copy
+from change_agent.positions.copied_state import CopiedState, format_copy, maker_of, parse_copy
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.segment_ids import SegmentIds
+from change_agent.positions.stops import EVERY_TABLE, Stop, Stops, read_stops, remove_stops
+from schemas.gap_record import GapRecord
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
 from tests.topics.events_topic import wait_until
@@ -69,6 +73,8 @@ class _Agent:
             lambda: self.is_portable,
             self.adopted.append,
             StoredPositions() if is_fresh else self.stored,
+            Stops(Path("no such folder")),
+            "this one",
             patience_s,
         )
 
@@ -177,6 +183,8 @@ class _Machine:
             lambda: self.is_portable,
             self.agent.adopt,
             self.agent.stored,
+            self.agent.stops,
+            maker_of(self.agent.work),
             patience_s,
         )
 
@@ -377,9 +385,202 @@ def test_a_segment_that_is_read_again_is_not_deleted_because_an_earlier_copy_has
     """The segment was lost and came back."""
     made = _Agent(_Topic())
     made.copy.is_ready.set()
-    made.copy._copied = _STORED
+    made.copy._copied = CopiedState(positions=_STORED)
     deletable = made.copy.deletable(SegmentIds.of([5, 8]))
     assert [each in deletable for each in (5, 6, 8)] == [True, False, False]
+
+
+_GAP = GapRecord(
+    node_id=UUID(int=1), keyspace="ks", table="a", table_id=UUID(int=2), first_segment_id=_ID, first_position=0,
+    last_segment_id=_ID, from_ms=None, to_ms=10, detected_ms=11, reason="gone",
+)  # fmt: skip
+
+
+def _stops_of(topic: _Topic) -> Mapping[str, Stop]:
+    copied = None if topic.payload is None else parse_copy(topic.payload, "the copy")
+    return {} if copied is None else copied.stops
+
+
+def test_a_new_machine_stops_the_tables_that_the_lost_one_had_stopped(tmp_path: Path) -> None:
+    """Their gaps are open, so a time behind these gaps would be wrong. They end as on the first machine."""
+    topic = _Topic()
+    first = _Machine(tmp_path / "first", topic)
+    first.start()
+    first.finish(_ID)
+    first.agent.stops.note("ks.a", "its topic was deleted", [_GAP])
+    first.agent.stops.note("ks.b", "a segment is damaged")
+    wait_until(lambda: _stops_of(topic).keys() == {"ks.a", "ks.b"}, "the copy has them")
+    second = _Machine(tmp_path / "second", topic)
+    second.start()
+    assert second.agent.stops.reasons() == {"ks.a": "its topic was deleted", "ks.b": "a segment is damaged"}
+    assert read_stops(second.agent.work) == second.agent.stops.reasons()
+    assert _ID in second.agent.stored_now().finished
+    assert second.agent.stops.close([_GAP.closed(1, "sent")]) == ["ks.a"]
+    wait_until(lambda: _stops_of(topic) == {"ks.b": Stop(reason="a segment is damaged")}, "the copy has that")
+    for each in (second, first):
+        each.stop()
+
+
+def test_a_stop_is_in_the_copy_although_its_positions_may_not_be_copied(tmp_path: Path) -> None:
+    """Events of a topic that was deleted are held on the disk, and that is why its table is stopped."""
+    before = StoredPositions(finished=SegmentIds.of([5, 6]), until_ms=9)
+    topic = _Topic(format_copy(CopiedState(positions=before, maker="another")))
+    machine = _Machine(tmp_path, topic)
+    machine.is_portable = False
+    machine.start()
+    machine.finish(_ID)
+    machine.agent.stops.note("ks.a", "its topic was deleted", [_GAP])
+    wait_until(lambda: _stops_of(topic).keys() == {"ks.a"}, "the copy has it")
+    machine.stop()
+    assert _copied(topic) == before
+
+
+def test_a_restart_does_not_bring_back_a_stop_that_an_operator_has_ended(tmp_path: Path) -> None:
+    """The agent was down, so its last copy still has the stop."""
+    topic = _Topic()
+    machine = _Machine(tmp_path, topic)
+    machine.start()
+    machine.finish(_ID)
+    machine.agent.stops.note("ks.a", "a segment is damaged")
+    machine.stop()
+    assert _stops_of(topic).keys() == {"ks.a"}
+    remove_stops(machine.agent.work, None)
+    again = _Machine(tmp_path, topic)
+    again.start()
+    wait_until(lambda: not _stops_of(topic), "the copy does not have it either")
+    again.stop()
+    assert not read_stops(again.agent.work)
+
+
+def test_a_machine_that_comes_back_has_its_own_stops_and_those_of_the_other_one(tmp_path: Path) -> None:
+    """Also if its own positions are farther. A stop ends when both would end."""
+    stops = {
+        "ks.a": Stop(reason="one", gaps=(_GAP,)),
+        "ks.b": Stop(reason="damaged", gaps=(_GAP,)),
+        "ks.c": Stop(reason="other"),
+    }
+    machine = _Machine(tmp_path, _Topic(format_copy(CopiedState(stops=stops, maker="another"))))
+    later = replace(_GAP, first_segment_id=_ID + 5, last_segment_id=_ID + 6, to_ms=20)
+    machine.agent.stops.note("ks.a", "first", [later])
+    machine.agent.stops.note("ks.b", "first")
+    machine.start()
+    machine.stop()
+    assert read_stops(tmp_path / "work") == {"ks.a": "first", "ks.b": "first; damaged", "ks.c": "other"}
+    assert Stops(tmp_path / "work").close([later.closed(1, "sent")]) == []
+    assert Stops(tmp_path / "work").close([_GAP.closed(1, "sent")]) == ["ks.a"]
+
+
+def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replaced(tmp_path: Path) -> None:
+    """Nobody else knows the stops that another machine has noted."""
+    topic = _Topic()
+    machine = _Machine(tmp_path, topic)
+    machine.start()
+    machine.finish(_ID)
+    machine.stop()
+    topic.payload = format_copy(CopiedState(stops={"ks.a": Stop(reason="why")}, maker="another"))
+    topic.refusals = 1
+    again = _Machine(tmp_path, topic, patience_s=0.0)
+    again.start()
+    assert not read_stops(again.agent.work)
+    again.finish(_ID + 1)
+    wait_until(lambda: _ID + 1 in _copied(topic).finished, "its own positions are copied")
+    assert read_stops(again.agent.work) == {"ks.a": "why"}
+    assert _stops_of(topic).keys() == {"ks.a"}
+    again.stop()
+
+
+def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) -> None:
+    """The disk is full. Without them in the file, the next start would not have them."""
+    content = format_copy(CopiedState(positions=_STORED, stops={"ks.a": Stop(reason="why")}, maker="another"))
+    topic = _Topic(content)
+    machine = _Machine(tmp_path, topic)
+    in_the_way = machine.agent.work / "stops.tmp"
+    in_the_way.mkdir()
+    machine.copy.start()
+    assert not machine.copy.is_ready.wait(0.3)
+    machine.copy.stop()
+    assert topic.payload == content
+    again = PositionsCopy(
+        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
+        StoredPositions(), machine.agent.stops, "this one",
+    )  # fmt: skip
+    in_the_way.rmdir()
+    again.start()
+    assert again.is_ready.wait(20)
+    again.stop()
+    assert read_stops(machine.agent.work) == {"ks.a": "why"}
+    machine.agent.start()
+    machine.agent.stop()
+
+
+def test_an_agent_that_ends_before_it_has_stored_the_copied_positions_leaves_the_copy(tmp_path: Path) -> None:
+    """The disk is full, and the agent is stopped: its own positions are older."""
+    content = format_positions(0, replace(_STORED, segments={8: StoredSegment(position=1)}))
+    topic = _Topic(content)
+
+    def adopt(restored: StoredPositions) -> None:
+        copy.stopping.set()
+
+    copy = PositionsCopy(
+        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, adopt, _STORED, Stops(tmp_path), "this one"
+    )
+    copy.run()
+    assert (topic.payload, copy.is_ready.is_set()) == (content, False)
+
+
+def test_copies_of_the_version_before_have_no_stops_and_those_of_this_one_are_read_by_it() -> None:
+    """It reads positions, and passes over fields that it does not know."""
+    copied = CopiedState(positions=_STORED, stops={"ks.a": Stop(reason="why", gaps=(_GAP,))}, maker="one")
+    assert parse_copy(format_copy(copied), "the copy") == copied
+    assert parse_positions(format_copy(copied), "the copy") == (0, _STORED)
+    assert parse_copy(format_positions(0, _STORED), "the copy") == CopiedState(positions=_STORED)
+    assert parse_copy(b"00000000\n{}", "the copy") is None
+
+
+def test_stops_that_cannot_be_read_stop_every_table() -> None:
+    """A later version may write them in another form."""
+    content = format_positions(0, _STORED, {"maker": "one", "stops": {"ks.a": {"reason": "why", "gaps": ["00"]}}})
+    copied = parse_copy(content, "the copy")
+    assert copied is not None and copied.stops.keys() == {EVERY_TABLE}
+    assert copied.stops[EVERY_TABLE].reason.startswith("the copy cannot be read (")
+
+
+def test_gaps_that_are_too_many_for_a_message_do_not_keep_positions_from_being_copied() -> None:
+    """A broker refuses messages of more than 5 MiB. The stops stay, until an operator ends them."""
+    gaps = tuple(replace(_GAP, first_position=number) for number in range(6_000))
+    stops = {EVERY_TABLE: Stop(reason="segments went", gaps=gaps), "ks.b": Stop(reason="damaged")}
+    content = format_copy(CopiedState(positions=_STORED, stops=stops))
+    assert len(content) < 1_000
+    assert parse_copy(content, "the copy") == CopiedState(
+        positions=_STORED,
+        stops={
+            EVERY_TABLE: Stop(
+                reason="segments went; its 6000 gaps are too many for the copy of positions: when they are closed, run cdc"
+                " agent resume-progress"
+            ),
+            "ks.b": Stop(reason="damaged"),
+        },
+    )
+
+
+def test_a_working_directory_keeps_its_name(tmp_path: Path) -> None:
+    """It says whose copy it is after a restart; an empty file is of a disk that was full."""
+    assert maker_of(tmp_path) == maker_of(tmp_path) != ""
+    (tmp_path / "copy-maker.txt").write_text("")
+    assert maker_of(tmp_path) == maker_of(tmp_path) != ""
+
+
+@pytest.mark.parametrize(("maker", "is_taken"), [("another", True), ("this one", False), ("", False)])
+def test_of_positions_that_are_as_far_those_of_the_machine_that_had_the_node_last_count(
+    maker: str, is_taken: bool
+) -> None:
+    """It may have finished segments below that place, and deleted them: they would be reported as a gap."""
+    copied = replace(_STORED, segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([3, 4, 5, 6]))
+    made = _Agent(_Topic(format_copy(CopiedState(positions=copied, maker=maker))))
+    made.copy.start()
+    assert made.copy.is_ready.wait(20)
+    made.copy.stop()
+    assert made.adopted == ([copied] if is_taken else [])
 
 
 class _Client:

@@ -1,0 +1,75 @@
+"""CopiedState: what the copy of a node's positions has: the positions, and the stops of the node's tables.
+
+    Copy => the form of `positions-a.json` (OffsetStore), with two more fields:
+      "maker": text     names the working directory whose agent has stored the copy (`maker_of`)
+      "stops": {...}    the stops, in the form of `stops.json` (Stops)
+
+Copies of earlier versions have neither field. Earlier versions ignore both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from change_agent.positions.offsets import StoredPositions, format_positions, load_positions, positions_of
+from change_agent.positions.stops import Stop, parse_stops, stops_as_json
+from change_agent.private_files import replace_private, sync_directory
+
+__all__ = ["CopiedState", "format_copy", "maker_of", "parse_copy"]
+
+_NAME: Final = "copy-maker.txt"
+# A broker accepts messages of 5 MiB. The positions may take up to about 1 MiB.
+_MOST_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedState:
+    """A copy. `maker` is empty in copies of earlier versions."""
+
+    positions: StoredPositions = field(default_factory=StoredPositions)
+    stops: Mapping[str, Stop] = field(default_factory=dict)
+    maker: str = ""
+
+
+def format_copy(copied: CopiedState) -> bytes:
+    """The copy as it is stored. If the gaps of the stops take too much room, only an operator ends these stops."""
+    stops = stops_as_json(copied.stops)
+    if len(json.dumps(stops)) > _MOST_BYTES:
+        stops = stops_as_json({table: _without_gaps(each) for table, each in copied.stops.items()})
+    return format_positions(0, copied.positions, {"maker": copied.maker, "stops": stops})
+
+
+def _without_gaps(stop: Stop) -> Stop:
+    if not stop.gaps:
+        return stop
+    how = "are too many for the copy of positions: when they are closed, run cdc agent resume-progress"
+    return Stop(reason=f"{stop.reason}; its {len(stop.gaps)} gaps {how}")
+
+
+def parse_copy(content: bytes, where: str) -> CopiedState | None:
+    """Return the copy; None when it is damaged. Raises StateFormatError, with `where`."""
+    stored = load_positions(content, where)
+    if stored is None:
+        return None
+    return CopiedState(
+        positions=positions_of(stored),
+        stops=parse_stops(stored.get("stops", {}), where),
+        maker=stored.get("maker", ""),
+    )
+
+
+def maker_of(directory: Path) -> str:
+    """The name of a working directory in the copies that its agents store. The first call makes it. Raises OSError."""
+    path = directory / _NAME
+    known = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    if known:
+        return known
+    made = str(uuid4())
+    replace_private(path, made.encode(), is_durable=True)
+    sync_directory(directory)
+    return made

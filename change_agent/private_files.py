@@ -40,10 +40,9 @@ def open_private(path: Path, mode: Literal["wb", "xb", "ab"]) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC | _FLAGS[mode], PRIVATE_FILE), mode)
 
 
-def write_private_text(path: Path, text: str) -> None:
-    """Overwrite the content of a file, in place. Raises OSError."""
-    with open_private(path, "wb") as file:
-        file.write(text.encode())
+def write_private_text(path: Path, text: str, *, is_durable: bool = False) -> None:
+    """Overwrite the content of a file, in place. `is_durable`: see `replace_private`. Raises OSError."""
+    _write(path, text.encode(), is_durable=is_durable)
 
 
 def replace_private(path: Path, content: bytes, *, is_durable: bool = False) -> None:
@@ -53,12 +52,16 @@ def replace_private(path: Path, content: bytes, *, is_durable: bool = False) -> 
     the new name durable, too.
     """
     temporary = path.with_suffix(".tmp")
-    with open_private(temporary, "wb") as file:
+    _write(temporary, content, is_durable=is_durable)
+    temporary.replace(path)
+
+
+def _write(path: Path, content: bytes, *, is_durable: bool) -> None:
+    with open_private(path, "wb") as file:
         file.write(content)
         if is_durable:
             file.flush()
             os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def sync_directory(directory: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from change_agent.private_files import give_to_owner_of, open_private, write_private_text
+from change_agent.private_files import give_to_owner_of, open_private, sync_directory, write_private_text
 from schemas.errors import CdcError
 from schemas.gap_record import GapRecord, decode_gap, encode_gap
 
@@ -243,10 +243,15 @@ def _as_json(stop: Stop) -> object:
 
 
 def _store(directory: Path, stops: Mapping[str, Stop]) -> None:
+    """Write the file. It survives a power loss when this returns, like the positions that are stored after it.
+
+    Raises OSError.
+    """
     path = directory / _NAME
     temporary = path.with_suffix(".tmp")
-    write_private_text(temporary, json.dumps(stops_as_json(stops), indent=1) + "\n")
+    write_private_text(temporary, json.dumps(stops_as_json(stops), indent=1) + "\n", is_durable=True)
     with suppress(OSError):
         # Root may have run the command. An agent that may not change owners must still be able to write a stop.
         give_to_owner_of(directory, temporary)
     temporary.replace(path)
+    sync_directory(directory)

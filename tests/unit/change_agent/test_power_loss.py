@@ -10,6 +10,7 @@ from change_agent.archive.segment_archive import SegmentArchive, fetch_segment
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
+from change_agent.positions.stops import Stops, read_stops, remove_stops
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
 from change_agent.publishing.partition_counts import PartitionCounts
 from tests.agent.messages import message_without_events
@@ -41,6 +42,17 @@ def test_stored_positions_survive(tmp_path: Path, disk: Path, monkeypatch: pytes
         assert again.load() == positions
         again.close()
     store.close()
+
+
+def test_stops_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions that are stored after them survive: without the stop, a time would pass the gap."""
+    power = PowerLoss(disk, monkeypatch)
+    stops = Stops(disk)
+    for number, table in enumerate(("ks.a", "ks.b"), 1):
+        stops.note(table, "why")
+        assert len(read_stops(power.left_in(tmp_path / f"left{number}"))) == number
+    assert remove_stops(disk, "ks.a") == {"ks.a": "why"}
+    assert read_stops(power.left_in(tmp_path / "left3")) == {"ks.b": "why"}
 
 
 @pytest.mark.parametrize("folder", ["held", f"held/{TOO_LARGE}"])

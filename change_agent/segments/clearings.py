@@ -150,11 +150,13 @@ class Clearings:
         # The input of the last check. There is nothing to do while it is unchanged.
         self._seen: tuple[object, ...] = ()
 
-    def find(self, first_segment_id: int | None) -> None:
+    def find(self, first_segment_id: int | None, done_place: tuple[int, int]) -> None:
         """Find new truncations and drops. `first_segment_id` is the oldest segment in `cdc_raw`.
 
-        At the agent's very first start, truncations before that segment are not published: the agent has no events from
-        before them.
+        `done_place`: the place in the log up to which earlier agents had read when this one began; zeros if none had.
+        Without a file of published truncations, those before the oldest segment are not published again: earlier agents
+        have published them. At the very first start, no agent has events from before them. A truncation behind
+        `done_place` happened when no agent ran, so it is published.
         """
         self._ask_node()
         truncations, present = self._source.truncations, self._source.present
@@ -164,7 +166,7 @@ class Clearings:
             return
         self._seen = seen
         published = {each.table_id: each for each in self._interpreter.published_tables}
-        self._load(truncations, first_segment_id)
+        self._load(truncations, first_segment_id, done_place)
         assert self._published is not None
         now = time.monotonic()
         for table_id, found in truncations.items():
@@ -336,7 +338,9 @@ class Clearings:
         del self._pending[table_id]
         self._store()
 
-    def _load(self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None) -> None:
+    def _load(
+        self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None, done_place: tuple[int, int]
+    ) -> None:
         if self._published is not None:
             return
         try:
@@ -346,19 +350,22 @@ class Clearings:
             }
             self._alive = {UUID(each) for each in stored["alive"]}
         except FileNotFoundError:
-            self._begin(truncations, first_segment_id)
+            self._begin(truncations, first_segment_id, done_place)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.error(
                 "%s cannot be read (%s): truncations whose segments the node still has are published again, earlier drops are not",
                 self._path, error,
             )  # fmt: skip
-            self._begin(truncations, first_segment_id)
+            self._begin(truncations, first_segment_id, done_place)
 
-    def _begin(self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None) -> None:
+    def _begin(
+        self, truncations: Mapping[UUID, Truncation], first_segment_id: int | None, done_place: tuple[int, int]
+    ) -> None:
         self._published = {
             table_id: each
             for table_id, each in truncations.items()
-            if first_segment_id is None or each.segment_id < first_segment_id
+            if (first_segment_id is None or each.segment_id < first_segment_id)
+            and (done_place == (0, 0) or each[:2] <= done_place)
         }
 
     def _store(self) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
+from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.schema.table_metadata import KnownTables
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, Clearing, ClearingKind, MutationEvents, decode_events
@@ -241,9 +243,9 @@ def test_the_drop_of_a_table_that_the_filter_has_admitted_since_is_found(
     for wanted in (TableFilter(exclude=[table.full_name]), TableFilter()):
         interpreter.use_filter(wanted)
         interpreter.use_schema_of(0)
-        clearings.find(None)
+        clearings.find(None, (0, 0))
     tables.present = frozenset(tables.tables) - {table.table_id}
-    clearings.find(None)
+    clearings.find(None, (0, 0))
     assert {(table_id, each.kind) for table_id, each in clearings._pending.items()} == {
         (table.table_id, ClearingKind.DROP)
     }
@@ -307,3 +309,37 @@ def test_events_behind_a_late_truncation_that_wait_for_a_topic_hold_the_reader_u
     is_empty = True
     wait_until(lambda: f'"{_table_of(4)}": [' in (agent.work / "clearings.json").read_text(), "it is stored", 10)
     _end_segment(agent, whole)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_truncation_between_two_machines_is_published_by_the_second_one(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    """Its segment has no change of a table with CDC, so it never came to cdc_raw. The new machine has no clearings.json."""
+    monkeypatch.setattr("change_agent.segments.clearings._PATIENCE_S", 0.3)
+    topics = _ClearingTopics()
+    earlier = Truncation(_ID - 2, 100, 500)
+    place = Truncation(_ID, 100, 1_000)
+    tables.truncations = {_table_of(4): place, _table_of(5): earlier}
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.adopt(StoredPositions(finished=SegmentIds.of([_ID - 1])))
+    if is_listed:
+        whole = segment_bytes(_ID + 1, [payloads(4)])
+        agent.segment(_ID + 1, whole, str(len(whole)))
+    agent.start()
+    wait_until(lambda: len(topics.sent) == _PARTITIONS, "it is published", 10)
+    agent.stop()
+    _expect_sent(topics, place, [4 if is_listed else 0])
+
+
+def test_a_truncation_before_the_very_first_start_is_not_published(tmp_path: Path, tables: MemoryTables) -> None:
+    """No agent has read before, so nobody has rows of before it."""
+    topics = _ClearingTopics()
+    tables.truncations = {_table_of(4): Truncation(_ID, 100, 1_000)}
+    agent = _start(tmp_path, tables, topics)
+    whole = segment_bytes(_ID + 1, [payloads(4)])
+    agent.segment(_ID + 1, whole, str(len(whole)))
+    wait_until(lambda: len(agent.published) == 4, "it is read")
+    wait_until(lambda: f'"{_table_of(4)}": [' in (agent.work / "clearings.json").read_text(), "it is stored")
+    agent.stop()
+    assert topics.sent == []

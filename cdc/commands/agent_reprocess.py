@@ -54,6 +54,11 @@ def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | 
 
 
 def _hand_over(segment: str, errors: Path, again: Path) -> None:
+    name = segment.rstrip("/").rpartition("/")[2].removesuffix(".zst")
+    if (again / name).is_file():
+        raise ArchiveError(
+            f"{name} is queued already: try again when the agent has read it, and it is gone from {again}"
+        )
     set_aside = errors / segment
     if "/" in segment or not set_aside.is_file():
         fetch_segment(segment, again)

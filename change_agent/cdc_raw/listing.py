@@ -45,7 +45,8 @@ class ReadableSegment:
 
     `limit` never goes back. `log_exists` is False when there is an index but the segment itself is gone.
     `index_time_ms` (since the epoch) is when the index was last written, or the segment itself if it has no index.
-    `is_spilled`: it was moved out of `cdc_raw` before it was read.
+    `is_spilled`: it was moved out of `cdc_raw` before it was read. `queued_file` (inode, time of the last change) is the
+    file of a segment that an operator has queued: another file may be queued under the same name.
     """
 
     key: SegmentKey
@@ -56,6 +57,7 @@ class ReadableSegment:
     index_time_ms: int
     has_index: bool
     is_spilled: bool = False
+    queued_file: tuple[int, int] | None = None
 
     @property
     def segment_id(self) -> int:
@@ -170,7 +172,12 @@ class SegmentListing:
         again = self._again_folder
         if again is not None and again.exists() and (wanted := self._list(again)) is not None:
             readings = (
-                replace(_readable(log), key=key_of_reading_again(log.segment_id)) for log in wanted.logs.values()
+                replace(
+                    _readable(log),
+                    key=key_of_reading_again(log.segment_id),
+                    queued_file=(log.inode, log.time_ns),
+                )
+                for log in wanted.logs.values()
             )
             found |= {each.key: each for each in readings}
         self._complain(complaints)

@@ -43,6 +43,8 @@ class FollowedSegment:
     """The limit at which it could not be read. It is tried again when its limit is another one, or when it is final."""
     is_reported: bool = False
     """True when the log has reported that it cannot be read."""
+    queued_file: tuple[int, int] | None = None
+    """The file that is read, if an operator has queued it (ReadableSegment)."""
 
     def close(self) -> None:
         """Close the file."""

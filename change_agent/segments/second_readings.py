@@ -4,6 +4,9 @@ A segment also counts as finished after it was reported as a gap. If the disk of
 when the agent started, such segments come back later without having been read. They must not be deleted before they are
 read. Earlier versions did not store which finished segments were lost (LostSegments), so each finished segment that is
 found in the folder may be one.
+
+A segment that an operator has queued may be queued once more as soon as its file is gone, also while the agent is down.
+So a queued file counts as read only if this process has read it. After a restart it is read once more.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class SecondReadings:
         # Segments that this process has read to their end, or has seen in `cdc_raw` before they were spilled as
         # finished.
         self._known_here = SegmentIds()
+        # The queued files that this process has read to their end.
+        self._read_files: Final[dict[SegmentKey, tuple[int, int] | None]] = {}
         self._read_twice: Final = set(finished.read_again())
 
     def adopt(self, finished: SegmentIds) -> None:
@@ -83,11 +88,37 @@ class SecondReadings:
         ]
         self._known_here = self._known_here.adding(moved, before)
 
-    def note_end(self, segment: ReadableSegment, listed: Mapping[SegmentKey, ReadableSegment]) -> None:
-        """Note that this process has read the segment to its end."""
+    def note_end(
+        self,
+        segment: ReadableSegment,
+        listed: Mapping[SegmentKey, ReadableSegment],
+        queued_file: tuple[int, int] | None,
+    ) -> None:
+        """Note that this process has read the segment to its end. `queued_file`: the file that it has read."""
         self._known_here = self._known_here.adding([segment.key], listed)
         if segment.is_read_again:
             self._read_twice.add(segment.key)
+            self._read_files[segment.key] = queued_file
+
+    def has_read(self, segment: ReadableSegment) -> bool:
+        """False for a queued file that this process has not read to its end. Any thread may call this."""
+        return segment.queued_file is None or self._read_files.get(segment.key) == segment.queued_file
+
+    def queued_once_more(
+        self,
+        listed: Mapping[SegmentKey, ReadableSegment],
+        ended: SegmentIds,
+        progress: Mapping[SegmentKey, SegmentProgress],
+    ) -> set[SegmentKey]:
+        """Return the queued segments that count as finished, but whose files are to be read.
+
+        A segment in `progress` waits: storing its end would end the account of this reading.
+        """
+        return {
+            key
+            for key, each in listed.items()
+            if each.queued_file is not None and key in ended and key not in progress and not self.has_read(each)
+        }
 
     def take_gone(
         self, listed: Mapping[SegmentKey, ReadableSegment], progress: Mapping[SegmentKey, SegmentProgress]
@@ -104,4 +135,6 @@ class SecondReadings:
             if each not in progress or progress[each].fault is not None
         }
         self._read_twice.difference_update(gone)
+        for each in gone:
+            self._read_files.pop(each, None)
         return gone

@@ -184,7 +184,9 @@ class SegmentFollower:
 
         A stored finished segment may be read again: then its file is a new one, which must not be deleted.
         """
-        return key in self._ended and key not in self._positions.progress()
+        segment = self.listed.get(key)
+        is_other_file = segment is not None and not self._second_readings.has_read(segment)
+        return key in self._ended and key not in self._positions.progress() and not is_other_file
 
     def unread(self, segment_id: int) -> list[int]:
         """See Clearings."""
@@ -299,13 +301,19 @@ class SegmentFollower:
             self._stored = replace(self._stored, segments={key: places[key] for key in places.keys() - returned})
 
     def _forget_second_readings(self) -> None:
-        """Allow segments that were read a second time, and are gone, to be read again.
+        """Allow segments that were read a second time, and are gone or have a new file, to be read again.
 
-        For the same reason, forget the stored position of a second reading that has a fault or is not listed.
+        For the same reason, forget the stored position of a second reading that has a fault, a new file or none.
         """
-        self._ended = self._ended.removing(self._second_readings.take_gone(self.listed, self._positions.progress()))
+        progress = self._positions.progress()
+        again = self._second_readings.queued_once_more(self.listed, self._ended, progress)
+        self._ended = self._ended.removing(self._second_readings.take_gone(self.listed, progress) | again)
         places = self._stored.segments
-        old = {key for key, each in places.items() if is_read_again(key) and (each.fault or key not in self.listed)}
+        old = {
+            key
+            for key, each in places.items()
+            if is_read_again(key) and (each.fault or key not in self.listed or key in again)
+        }
         if old:
             self._stored = replace(self._stored, segments={key: places[key] for key in places.keys() - old})
 
@@ -440,6 +448,7 @@ class SegmentFollower:
         if followed.reader is None:
             stored = self._stored.segments.get(segment.key)
             position = 0 if stored is None else stored.position
+            followed.queued_file = segment.queued_file
             followed.reader = SegmentReader(segment.path, position, self._options)
             if followed.presence is not Presence.UNPUBLISHED:
                 self._open_position(segment.key, followed.reader.position)
@@ -693,8 +702,9 @@ class SegmentFollower:
 
     def _end(self, segment: ReadableSegment) -> None:
         self._ended = self._ended.adding([segment.key], self.listed)
-        self._second_readings.note_end(segment, self.listed)
         self._detector.finished(segment.key)
         followed = self._followed.pop(segment.key, None)
+        queued_file = segment.queued_file if followed is None else followed.queued_file
+        self._second_readings.note_end(segment, self.listed, queued_file)
         if followed is not None:
             followed.close()

@@ -27,6 +27,7 @@ from change_agent.archive.archiving import Archiving
 from change_agent.archive.last_archive import LastArchive
 from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
 from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
@@ -402,6 +403,81 @@ def test_a_segment_is_reprocessed_from_its_beginning_after_one_that_a_restart_in
     wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted again")
     agent.stop()
     assert len(agent.published) == 1 + 3
+
+
+def test_a_segment_that_is_queued_again_while_the_agent_is_down_is_read(tmp_path: Path) -> None:
+    """The agent was killed when it had deleted the file of the first turn, and still has that turn as finished."""
+    store = OffsetStore(tmp_path / "work")
+    for _ in range(2):
+        store.store(StoredPositions(finished=SegmentIds.of([key_of_reading_again(_ID), _ID])))
+    store.close()
+    (tmp_path / "work" / "reprocess").mkdir()
+    agent = _agent(tmp_path)
+    _queue(agent)
+    agent.start()
+    wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is deleted")
+    wait_until(lambda: not any(agent.stored_now().finished.read_again()), "it is forgotten")
+    agent.stop()
+    assert len(agent.published) == 3
+
+
+def test_a_segment_that_is_queued_again_before_it_was_seen_to_be_gone_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first file was just deleted. At the start, the first turn went on at a stored place; this one does not."""
+    _stop_while_read_again(tmp_path, StoredSegment(position=len(segment_bytes(_ID, [payloads(2)]))))
+    agent = _agent(tmp_path)
+    may_list = threading.Event()
+    segments = agent._watcher.segments
+
+    def listed(now_ms: int) -> list[ReadableSegment] | None:
+        assert not agent.published or may_list.wait(20)
+        return segments(now_ms)
+
+    monkeypatch.setattr(agent._watcher, "segments", listed)
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    _queue(agent)
+    agent.start()
+    wait_until(lambda: not waiting.exists(), "the rest of the first one is read, and it is deleted")
+    _queue(agent)
+    may_list.set()
+    wait_until(lambda: not waiting.exists(), "it is deleted again")
+    agent.stop()
+    assert len(agent.published) == 1 + 3
+
+
+def test_a_file_that_replaces_one_that_is_read_is_read_as_well(tmp_path: Path) -> None:
+    """The open file goes on to its end, and nothing is deleted unread."""
+    agent = _agent(tmp_path)
+    agent.acknowledges = False
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    waiting.parent.mkdir()
+    _queue(agent)
+    agent.start()
+    wait_until(lambda: len(agent.published) == 3, "the first one is read")
+    _queue(agent)
+    time.sleep(0.1)
+    agent.acknowledges = True
+    agent.positions.acknowledge(tracked_entries(agent.published[:3]), 3, 0)
+    wait_until(lambda: not waiting.exists(), "the second one is deleted")
+    agent.stop()
+    assert len(agent.published) == 6
+
+
+def test_a_segment_that_is_queued_already_is_not_queued_once_more(tmp_path: Path) -> None:
+    """The agent may have read a part of the file that waits. It cannot tell both apart after a restart."""
+    error, waiting = tmp_path / "error", tmp_path / "reprocess"
+    for each in (error, waiting):
+        each.mkdir()
+        (each / f"CommitLog-7-{_ID}.log").write_bytes(b"entries")
+    (error / f"CommitLog-7-{_ID + 1}.log").write_bytes(b"entries")
+    result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output == (
+        f"cdc: CommitLog-7-{_ID}.log is queued already: try again when the agent has read it, and it is gone from {waiting}\n"
+        f"2 segments wait in {waiting}\n"
+    )
+    assert [each.name for each in error.iterdir()] == [f"CommitLog-7-{_ID}.log"]
 
 
 def test_a_new_machine_reprocesses_a_segment_that_the_lost_machine_had_reprocessed(tmp_path: Path) -> None:

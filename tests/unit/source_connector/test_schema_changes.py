@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import fastavro
@@ -412,6 +412,30 @@ def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_o
     assert client.sent == [
         "ks.b table truncated", "ks.c table created, or seen for the first time", "ks.a table truncated", "ks.a table dropped",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"table_id": UUID(int=3)}, {"clearing": Clearing(kind=ClearingKind.DROP, position=1, time_ms=1)}],
+    ids=["of a table that was created again", "of another kind"],
+)
+def test_a_record_covers_no_node_of_a_clearing_that_it_is_not_about(other: dict[str, Any]) -> None:
+    """The clock of the node may have been set back, or its log may begin again: the earlier record has later places."""
+    client, published = OneTopicIsGone(), SimpleQueue[ClearingRecord | None]()
+    topic = SchemaChangeTopic(
+        cast("PulsarConnection", client),
+        "changes",
+        lambda answer: answer.deliver() if isinstance(answer, SchemaAnswer) else None,
+    )
+    first = replace(_truncation("b", published.put), is_final=False)
+    topic.publish_clearing(first)
+    topic.publish_clearing(replace(first, **other))
+    topic.publish_clearing(first)
+    topic.start()
+    records = [published.get(timeout=30) for _ in range(3)]
+    topic.stop()
+    assert [each and each["nodes"] for each in records] == [first.nodes] * 3
+    assert len(client.sent) == 2
 
 
 class Newest:

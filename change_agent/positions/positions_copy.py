@@ -119,7 +119,8 @@ class PositionsCopy(Stage):
     def restore(self) -> StoredPositions | None:
         """Return the positions of the copy; None when there are none that can be used, or this machine's count.
 
-        Take the stops of the copy, if they are newer than this machine's. Waits for both servers, or for the stop. A machine that has positions waits at most for `patience_s`.
+        Take the stops of the copy, if they are newer than this machine's. Waits for both servers, or for the stop. A
+        machine that has positions waits at most for `patience_s`.
         """
         began = time.monotonic()
         while not self.stopping.is_set():
@@ -145,15 +146,16 @@ class PositionsCopy(Stage):
         self._is_read = True
         return payload
 
-    def _read_late(self) -> None:
+    def _read_late(self) -> bool:
         """Read the copy if `restore` could not, and take the stops of another machine: no other place has them.
 
-        The positions of this machine are in use by now. Raises PublishError.
+        The positions of this machine are in use by now. False when the agent stops before it has these stops. Raises
+        PublishError.
         """
-        if not self._is_read and (payload := self._read()):
-            copied = self._parsed(payload)
-            if copied is not None and self._is_other(copied):
-                self._take_stops(copied.stops)
+        if self._is_read or not (payload := self._read()):
+            return True
+        copied = self._parsed(payload)
+        return copied is None or not self._is_other(copied) or self._take_stops(copied.stops)
 
     def _is_other(self, copied: CopiedState) -> bool:
         """True when the agent of another working directory has made this copy."""
@@ -167,10 +169,11 @@ class PositionsCopy(Stage):
             return None
         if copied is None:
             _log.error("the copy of this node's positions is damaged; %s", self._otherwise)
+            return None
+        self._copied = copied
         return copied
 
     def _restored(self, copied: CopiedState) -> StoredPositions | None:
-        self._copied = copied
         is_other = self._is_other(copied)
         copied_place, own_place = copied.positions.last_place, self._own.last_place
         is_used = copied_place > own_place or (copied_place == own_place != (0, 0) and is_other)
@@ -183,10 +186,10 @@ class PositionsCopy(Stage):
         # A segment that waits here for a second reading is read, although the other machine may have read it twice.
         return copied.positions.of_first_readings
 
-    def _take_stops(self, stops: Mapping[str, Stop]) -> None:
-        """Add these stops to those of this machine. Waits until the disk has room, or for the stop of the agent."""
+    def _take_stops(self, stops: Mapping[str, Stop]) -> bool:
+        """Add these stops to those of this machine. Waits until the disk has room; False when the agent stops before."""
         if not stops:
-            return
+            return True
         names = ", ".join("all tables" if each == EVERY_TABLE else each for each in sorted(stops))
         _log.warning(
             "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list has the reasons",
@@ -195,8 +198,9 @@ class PositionsCopy(Stage):
         while not self._stops.restore(stops):
             self._notices.say("stops", "the stops of tables cannot be written; reading waits, trying again")
             if self.stopping.wait(_RETRY_S):
-                return
+                return False
         self._notices.clear("stops")
+        return True
 
     def run(self) -> None:
         """Claim the copy, restore positions and stops, then copy at an interval, and once more at the end."""
@@ -249,8 +253,7 @@ class PositionsCopy(Stage):
         if self._node_id() is None:
             return True
         try:
-            self._read_late()
-            state = self._state()
+            state = self._state() if self._read_late() else None
             if state is None or state == self._copied:
                 return True
             self._opened().store(format_copy(state))

@@ -470,23 +470,28 @@ def test_a_machine_that_comes_back_has_its_own_stops_and_those_of_the_other_one(
     assert Stops(tmp_path / "work").close([_GAP.closed(1, "sent")]) == ["ks.a"]
 
 
-def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replaced(tmp_path: Path) -> None:
-    """Nobody else knows the stops that another machine has noted."""
+@pytest.mark.parametrize("is_portable", [True, False])
+def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replaced(
+    tmp_path: Path, is_portable: bool
+) -> None:
+    """Nobody else knows the stops that another machine has noted; nor its positions, if none may be copied here."""
     topic = _Topic()
     machine = _Machine(tmp_path, topic)
     machine.start()
     machine.finish(_ID)
     machine.stop()
-    topic.payload = format_copy(CopiedState(stops={"ks.a": Stop(reason="why")}, maker="another"))
+    topic.payload = format_copy(CopiedState(positions=_STORED, stops={"ks.a": Stop(reason="why")}, maker="another"))
     topic.refusals = 1
     again = _Machine(tmp_path, topic, patience_s=0.0)
+    again.is_portable = is_portable
     again.start()
     assert not read_stops(again.agent.work)
     again.finish(_ID + 1)
-    wait_until(lambda: _ID + 1 in _copied(topic).finished, "its own positions are copied")
-    assert read_stops(again.agent.work) == {"ks.a": "why"}
-    assert _stops_of(topic).keys() == {"ks.a"}
+    again.agent.stops.note("ks.b", "own")
+    wait_until(lambda: _stops_of(topic).keys() == {"ks.a", "ks.b"}, "a copy is made")
+    assert read_stops(again.agent.work) == {"ks.a": "why", "ks.b": "own"}
     again.stop()
+    assert (_ID + 1 in _copied(topic).finished, _copied(topic) == _STORED) == (is_portable, not is_portable)
 
 
 def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) -> None:

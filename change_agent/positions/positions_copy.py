@@ -11,12 +11,13 @@ all stops that its positions need, because a stop is stored before the positions
 
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
-skip them. If a stop changes in that time, the copy gets it, and keeps its positions.
+skip them. In that time the copy keeps its positions. It gets changed stops, and the segments that are new since, as not
+read.
 
 A new machine takes a segment that is gone, and is not finished in the copy, for lost. So a segment is deleted only when
-the copy has it as finished. That has two limits. While no copy may be made, segments are deleted without it: events are
-lost with the machine then, and a gap is right. When the broker has not taken the copy for `patience_s`, segments are
-deleted without it as well, because `cdc_raw` must not fill up.
+the copy has it as finished. That has two limits. While positions may not be copied, a segment is deleted when the copy
+has it as not read: its events may be lost with the machine then, and a gap is right. When the broker has not taken the
+copy for `patience_s`, segments are deleted without it, because `cdc_raw` must not fill up.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError, StateFormatError
 from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy
-from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stop, Stops
 from runtime.notices import Notices
@@ -43,6 +45,8 @@ _INTERVAL_S: Final = 2.0
 _RETRY_S: Final = 2.0
 # Longer than a restart of a broker usually takes.
 _PATIENCE_S: Final = 30.0
+# How many segments a copy may have as not read. If one of them is gone, a new machine reports all that are gone as a gap.
+_MOST_UNREAD: Final = 1_000
 
 
 class Topic(Protocol):
@@ -227,9 +231,11 @@ class PositionsCopy(Stage):
 
     def deletable(self, finished: SegmentIds) -> Container[SegmentKey]:
         """Return which of the stored finished segments may be deleted now. Called by the writer of positions."""
-        copied, now = self._copied.positions.finished, time.monotonic()
+        copied, now = self._copied.positions, time.monotonic()
+        is_portable = self._is_portable()
+        waits = copied.finished != finished if is_portable else _lacks(copied, finished)
         # Before `is_ready` is set, nothing is read or deleted.
-        if copied == finished or not self.is_ready.is_set() or not self._is_portable():
+        if not waits or not self.is_ready.is_set():
             self._waits_since = None
             self._late_notices.clear("late")
             return finished
@@ -239,7 +245,7 @@ class PositionsCopy(Stage):
         if waited_s < self._patience_s:
             self._late_notices.clear("late")
             # The copy may have segments as finished that came back since, and are read now.
-            return _InBoth(finished, copied)
+            return _InBoth(finished, copied.finished) if is_portable else _UpTo(finished, copied.last_place[0])
         self._late_notices.say(
             "late",
             f"no copy of this node's positions could be stored for {waited_s:.0f} s ({self._refusal}): finished segments are"
@@ -271,9 +277,9 @@ class PositionsCopy(Stage):
         # After the positions: a stop is stored before the positions that need it.
         stops = self._stops.known()
         if not is_portable:
-            if stops == self._copied.stops:
+            positions = _with_unread(self._copied.positions, positions)
+            if (positions, stops) == (self._copied.positions, self._copied.stops):
                 return None
-            positions = self._copied.positions
         return CopiedState(positions=positions, stops=stops, maker=self._maker)
 
     def _opened(self) -> Topic:
@@ -286,6 +292,40 @@ class PositionsCopy(Stage):
     def _complain(self, error: PublishError) -> None:
         self._refusal = str(error)
         self._notices.say("topic", f"{error}; trying again")
+
+
+def _lacks(copied: StoredPositions, finished: SegmentIds) -> bool:
+    """True when these finished segments are newer than the copy, and it has to know them before they are deleted."""
+    newest = max((last for _, last in finished.runs[-1:]), default=0)
+    return copied != StoredPositions() and len(copied.segments) < _MOST_UNREAD and newest > max(0, copied.last_place[0])
+
+
+def _with_unread(copied: StoredPositions, latest: StoredPositions) -> StoredPositions:
+    """The positions of the copy, with the segments that are newer, as not read.
+
+    Without positions in the copy, a new machine reads everything that is in `cdc_raw`.
+    """
+    room = _MOST_UNREAD - len(copied.segments)
+    if copied == StoredPositions() or room <= 0:
+        return copied
+    known = max(0, copied.last_place[0])
+    opened = {each for each in latest.segments if each > known}
+    ended = (
+        SegmentKey(each) for first, last in latest.finished.runs for each in range(max(first, known + 1), last + 1)
+    )
+    unread = {each: StoredSegment(position=0) for each in sorted(opened.union(ended))[:room]}
+    return replace(copied, segments={**copied.segments, **unread}) if unread else copied
+
+
+class _UpTo:
+    """The segments of a set up to a newest one."""
+
+    def __init__(self, finished: SegmentIds, newest: int) -> None:
+        self._finished: Final = finished
+        self._newest: Final = newest
+
+    def __contains__(self, segment: object) -> bool:
+        return segment in self._finished and isinstance(segment, int) and segment <= self._newest
 
 
 class _InBoth:

@@ -355,6 +355,57 @@ def test_while_no_copy_may_be_made_segments_are_deleted_without_it(tmp_path: Pat
     assert topic.payload is None
 
 
+def test_a_new_machine_reports_the_segments_whose_events_were_only_on_the_disk_of_the_lost_one(tmp_path: Path) -> None:
+    """The copy had no segment as open when events were held first, so nothing else says that there were later ones."""
+    topic = _Topic()
+    first = _Machine(tmp_path / "first", topic)
+    first.start()
+    first.finish(_ID)
+    wait_until(lambda: _ID in _copied(topic).finished, "it is copied")
+    first.is_portable = False
+    for segment_id in (_ID + 1, _ID + 2):
+        first.finish(segment_id)
+    wait_until(lambda: first.agent.files() == [], "all is deleted")
+    first.stop()
+    copied = _copied(topic)
+    assert (copied.finished, copied.segments) == (
+        SegmentIds.of([_ID]),
+        {_ID + 1: StoredSegment(position=0), _ID + 2: StoredSegment(position=0)},
+    )
+    second = _Machine(tmp_path / "second", topic)
+    second.start()
+    wait_until(lambda: bool(second.agent.gaps), "the gap is found")
+    record = second.agent.gaps[0].records[0]
+    assert (record.first_segment_id, record.first_position, record.last_segment_id) == (_ID + 1, 0, _ID + 2)
+    assert EVERY_TABLE in second.agent.stops.reasons()
+    second.stop()
+
+
+def test_segments_whose_events_are_held_are_deleted_when_the_copy_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a limit the copy would become too large for a message: one segment that is gone is enough for a gap."""
+    monkeypatch.setattr(positions_copy, "_MOST_UNREAD", 2)
+    topic = _Topic()
+    machine = _Machine(tmp_path, topic)
+    machine.start()
+    machine.finish(_ID)
+    wait_until(lambda: _ID in _copied(topic).finished, "it is copied")
+    machine.is_portable = False
+    topic.refusals = 1_000_000
+    machine.finish(_ID + 1)
+    time.sleep(0.3)
+    assert len(machine.agent.files()) == 2
+    topic.refusals = 0
+    wait_until(lambda: machine.agent.files() == [], "it is deleted")
+    for segment_id in range(_ID + 2, _ID + 5):
+        machine.finish(segment_id)
+        wait_until(lambda: machine.agent.files() == [], "it is deleted")
+    machine.stop()
+    assert _copied(topic).segments.keys() == {_ID + 1, _ID + 2}
+    assert "no copy of this node's positions" not in caplog.text
+
+
 def test_a_broker_that_refuses_the_copy_does_not_fill_cdc_raw(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After a while, segments are deleted without a copy. The log reports it once."""
     topic = _Topic()
@@ -432,7 +483,7 @@ def test_a_stop_is_in_the_copy_although_its_positions_may_not_be_copied(tmp_path
     machine.agent.stops.note("ks.a", "its topic was deleted", [_GAP])
     wait_until(lambda: _stops_of(topic).keys() == {"ks.a"}, "the copy has it")
     machine.stop()
-    assert _copied(topic) == before
+    assert _copied(topic) == replace(before, segments={_ID: StoredSegment(position=0)})
 
 
 def test_a_restart_does_not_bring_back_a_stop_that_an_operator_has_ended(tmp_path: Path) -> None:
@@ -491,7 +542,9 @@ def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replace
     wait_until(lambda: _stops_of(topic).keys() == {"ks.a", "ks.b"}, "a copy is made")
     assert read_stops(again.agent.work) == {"ks.a": "why", "ks.b": "own"}
     again.stop()
-    assert (_ID + 1 in _copied(topic).finished, _copied(topic) == _STORED) == (is_portable, not is_portable)
+    unread = {7: StoredSegment(position=100), _ID: StoredSegment(position=0), _ID + 1: StoredSegment(position=0)}
+    expected = again.agent.stored_now() if is_portable else replace(_STORED, segments=unread)
+    assert _copied(topic) == expected
 
 
 def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) -> None:

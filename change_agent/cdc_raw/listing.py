@@ -45,8 +45,8 @@ class ReadableSegment:
 
     `limit` never goes back. `log_exists` is False when there is an index but the segment itself is gone.
     `index_time_ms` (since the epoch) is when the index was last written, or the segment itself if it has no index.
-    `is_spilled`: it was moved out of `cdc_raw` before it was read. `queued_file` (inode, time of the last change) is the
-    file of a segment that an operator has queued: another file may be queued under the same name.
+    `is_spilled`: it was moved out of `cdc_raw` before it was read. `queued_file` (inode, time of the last change) is
+    the file of a segment that an operator has queued: another file may be queued under the same name.
     """
 
     key: SegmentKey

@@ -5,9 +5,9 @@ the copy is farther than its own positions, which may be of a time when it was t
 If both are as far, the copy counts if another working directory has made it, because that one had the node last. A copy
 never skips events, however old it is.
 
-The copy also has the stops of the node's tables. A machine that takes positions from the copy, or whose copy another one
-has made, adds these stops to its own. Otherwise its own stops are newer: an operator may have ended one since. A copy has
-all stops that its positions need, because a stop is stored before the positions that need it.
+The copy also has the stops of the node's tables. A machine that takes positions from the copy, or whose copy another
+one has made, adds these stops to its own. Otherwise its own stops are newer: an operator may have ended one since. A
+copy has all stops that its positions need, because a stop is stored before the positions that need it.
 
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
@@ -45,7 +45,7 @@ _INTERVAL_S: Final = 2.0
 _RETRY_S: Final = 2.0
 # Longer than a restart of a broker usually takes.
 _PATIENCE_S: Final = 30.0
-# How many segments a copy may have as not read. If one of them is gone, a new machine reports all that are gone as a gap.
+# How many segments a copy may have as not read. If one of them is gone, a new machine reports all that are gone.
 _MOST_UNREAD: Final = 1_000
 
 
@@ -191,12 +191,12 @@ class PositionsCopy(Stage):
         return copied.positions.of_first_readings
 
     def _take_stops(self, stops: Mapping[str, Stop]) -> bool:
-        """Add these stops to those of this machine. Waits until the disk has room; False when the agent stops before."""
+        """Add these stops to those of this machine. Waits for room on the disk; False when the agent stops before."""
         if not stops:
             return True
         names = ", ".join("all tables" if each == EVERY_TABLE else each for each in sorted(stops))
         _log.warning(
-            "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list has the reasons",
+            "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list says why",
             names,
         )
         while not self._stops.restore(stops):

@@ -32,7 +32,10 @@ _LOCK: Final = "stops.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The stop of one table, or of EVERY_TABLE. It ends when all of `gaps` are closed. Without gaps, an operator removes it."""
+    """The stop of one table, or of EVERY_TABLE.
+
+    It ends when all of `gaps` are closed. Without gaps, an operator removes it.
+    """
 
     reason: str
     gaps: tuple[GapRecord, ...] = ()

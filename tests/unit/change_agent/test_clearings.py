@@ -315,7 +315,7 @@ def test_events_behind_a_late_truncation_that_wait_for_a_topic_hold_the_reader_u
 def test_a_truncation_between_two_machines_is_published_by_the_second_one(
     tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch, is_listed: bool
 ) -> None:
-    """Its segment has no change of a table with CDC, so it never came to cdc_raw. The new machine has no clearings.json."""
+    """Its segment has no change of a table with CDC, so it never came to cdc_raw. There is no clearings.json."""
     monkeypatch.setattr("change_agent.segments.clearings._PATIENCE_S", 0.3)
     topics = _ClearingTopics()
     earlier = Truncation(_ID - 2, 100, 500)

@@ -52,6 +52,7 @@ _PINNED: Final = {
 }
 """Settings that affect the data which a mirror stores, publishes and looks up. The user's session may have others."""
 
+_DESCRIPTION: Final = "spark.sql.ui.explainMode"
 _TASK_RECORDS: Final = 25_000
 _TASK_BYTES: Final = 16 << 20
 """Bytes of a table's files for one task: ten times as much in memory."""
@@ -79,6 +80,9 @@ def fit_session(session: SparkSession, records: int, kept_bytes: int, *, is_loca
     for name, value in SMALL_RUNS.items():
         if session.conf.get(name, None) is None:
             session.conf.set(name, value)
+    # Spark describes each query for its user interface. Its default description costs more than to plan a small query.
+    if session.conf.get(_DESCRIPTION, None) is None:
+        session.conf.set(_DESCRIPTION, "simple")
     # The sources of our merges are checkpoints, which do not change: Delta need not copy them.
     session.conf.set("spark.databricks.delta.merge.materializeSource", "none")
     session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent", str(is_large(kept_bytes)).lower())

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from spark_bridge.java_classes import java_class
 from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, name_key_of, quoted
 
 __all__ = ["IcebergTable", "has_iceberg"]
@@ -43,7 +44,7 @@ def has_iceberg(spark: SparkSession) -> bool:
     """Return True if the session's JVM has Iceberg on its class path."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001  (PySpark cannot tell)
     assert jvm is not None
-    return bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_CATALOG))
+    return bool(java_class(jvm, "org.apache.spark.util.Utils").classIsLoadable(_CATALOG))
 
 
 class IcebergTable(LakeTable):
@@ -124,7 +125,7 @@ class IcebergTable(LakeTable):
         if found is None:
             return
         jvm, session = self._java()
-        actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session)
+        actions = java_class(jvm, "org.apache.iceberg.spark.actions.SparkActions").get(session)
         rewrite = actions.rewriteDataFiles(table)
         for name, value in _COMPACTED.items():
             rewrite = rewrite.option(name, value)
@@ -163,7 +164,7 @@ class IcebergTable(LakeTable):
     def _table(self) -> Any:
         """Iceberg's `Table` in Java, as it is now. It gives without a Spark job what SQL needs one for."""
         jvm, session = self._java()
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name)
+        return java_class(jvm, "org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session, self._name)
 
     def _java(self) -> tuple[Any, Any]:
         """The JVM, and the session in it."""

@@ -9,6 +9,8 @@ from typing import Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from spark_bridge.java_classes import java_class
+
 __all__ = ["Folder", "FsspecFolder", "HadoopFolder"]
 
 
@@ -56,8 +58,8 @@ class HadoopFolder:
         """Raises OSError if Spark has no such file system."""
         jvm, session = spark.sparkContext._jvm, spark._jsparkSession  # noqa: SLF001  (PySpark has no file system of its own)
         assert jvm is not None
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._lines = jvm.org.apache.commons.io.IOUtils
+        self._path = java_class(jvm, "org.apache.hadoop.fs.Path")
+        self._lines = java_class(jvm, "org.apache.commons.io.IOUtils")
         self._given = folder
         with _os_errors():
             self._folder = self._path(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.errors import ConfigError
+from spark_bridge.java_classes import java_class
 from spark_bridge.spark_line import HAS_DATA_SOURCES
 from spark_bridge.topics.options import BridgeOptions
 
@@ -74,7 +75,7 @@ def _as_active(spark: SparkSession) -> Iterator[None]:
     if jvm is None:  # a session of Spark Connect: the server looks it up
         yield
         return
-    sessions = jvm.org.apache.spark.sql.SparkSession
+    sessions = java_class(jvm, "org.apache.spark.sql.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001  (PySpark has no public way)
     try:

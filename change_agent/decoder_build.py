@@ -25,7 +25,8 @@ _ROOT: Final = Path(__file__).parent.parent
 _SHOWN_LINES: Final = 20
 _NO_COMPILER: Final = "there is no C compiler (on Debian: apt install gcc python3-dev)"
 
-# With a group name, mypyc makes one library of all modules, so that they call each other as C functions.
+# With a group name, mypyc makes one library of all modules, so that they call each other as C functions. Installed packages
+# are not read: with the tests' packages installed, mypy would read IPython and matplotlib, which takes most of its time.
 _SETUP: Final = """\
 import sys
 from setuptools import setup
@@ -34,7 +35,9 @@ setup(
     name={group!r},
     packages=[],
     ext_modules=mypycify(
-        ["--ignore-missing-imports", "--explicit-package-bases", *{files!r}], group_name={group!r}, opt_level="3"
+        ["--no-site-packages", "--ignore-missing-imports", "--explicit-package-bases", *{files!r}],
+        group_name={group!r},
+        opt_level="3",
     ),
 )
 """

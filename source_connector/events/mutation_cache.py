@@ -68,5 +68,6 @@ class MutationCache:
     def _known(self, key: bytes, now: float) -> tuple[bytes, ...]:
         if key not in self._digests:
             return ()
-        until, digests = self._digests[key]
+        known: _Known = self._digests[key]  # mypyc compiles without the types of packages
+        until, digests = known
         return digests if now < until else ()

@@ -25,13 +25,14 @@ environment-is-ready = @touch $@ && rm $(@D).unfinished
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
 
-# A first run downloads the servers while it compiles.
+# A first run downloads everything while it compiles.
 demo: $(VENV)/.ready ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(MAKE) --no-print-directory -j2 compile fetch
 	@$(BIN)/cdc demo $(DEMO_ARGS)
 
-fetch: $(VENV)/.ready ## Download the servers of the demo, unless the cache has them
+fetch: $(VENV)/.ready ## Download the servers of the demo and what the connector's archive needs, unless they are there
 	@$(BIN)/cdc sandbox fetch
+	@$(BIN)/cdc nar --fetch-only --out build
 
 # The faults strike servers of their own, when the others are down: both together would only wait for each other.
 # Linters and compilers keep one core busy each, so they run side by side. What they have made is not made again (-o): a part that

@@ -32,7 +32,7 @@ from typing import Final
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
 
-__all__ = ["WHEELS", "WHEELS_LOCK", "NarBuildError", "build_nar", "install_wheels"]
+__all__ = ["WHEELS", "WHEELS_LOCK", "NarBuildError", "build_nar", "fetch_parts", "install_wheels"]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ROOT: Final = _PACKAGE.parent
@@ -70,32 +70,57 @@ def build_nar(out_dir: Path) -> Path:
 
     Raises NarBuildError.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"cassandra-cdc-source-{version('cassandra-cdc')}.nar"
-    with _lock(out_dir / "nar.lock"), tempfile.TemporaryDirectory(prefix="nar-", dir=out_dir) as folder:
-        tree = Path(folder) / "tree"
-        _host(tree, Path(folder), out_dir / "nar-class-path")
-        _application(tree / "python", out_dir / "nar-wheels")
-        unfinished = Path(folder) / "archive"
+    with _work_folder(out_dir) as folder:
+        class_path, wheels = _fetched(out_dir, folder)
+        tree = folder / "tree"
+        _host(tree, folder, class_path)
+        _application(tree / "python", wheels)
+        unfinished = folder / "archive"
         _zip(tree, unfinished)
         unfinished.replace(archive)
     return archive
 
 
+def fetch_parts(out_dir: Path) -> None:
+    """Fetch into `out_dir` what a build takes from elsewhere, unless it is there. It does not depend on our sources.
+
+    Raises NarBuildError.
+    """
+    with _work_folder(out_dir) as folder:
+        _fetched(out_dir, folder)
+
+
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Allow one build at a time in a folder, because builds share the downloads."""
-    with path.open("w") as file:
+def _work_folder(out_dir: Path) -> Iterator[Path]:
+    """A temporary folder in `out_dir`, for one build at a time, because builds share what was fetched."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        (out_dir / "nar.lock").open("w") as file,
+        tempfile.TemporaryDirectory(prefix="nar-", dir=out_dir) as folder,
+    ):
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield Path(folder)
+
+
+def _fetched(out_dir: Path, scratch: Path) -> tuple[Path, Path]:
+    """The folders of the host's class path and of the wheels, which are filled once (the wheels: once per lock)."""
+    class_path, wheels = out_dir / "nar-class-path", out_dir / "nar-wheels"
+    if not class_path.is_dir():
+        jars = scratch / "class-path"
+        _run("mvn", "-q", "-B", "-f", _JAVA / "pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        jars.replace(class_path)
+    stamp = wheels / "requirements.txt"
+    wanted = WHEELS_LOCK.read_text(encoding="utf-8") + _abi()
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+        shutil.rmtree(wheels, ignore_errors=True)
+        install_wheels(WHEELS_LOCK, wheels)
+        stamp.write_text(wanted, encoding="utf-8")
+    return class_path, wheels
 
 
 def _host(tree: Path, scratch: Path, class_path: Path) -> None:
     """The Java host as a jar inside the tree, and the descriptor that names its class."""
-    if not class_path.is_dir():
-        fetched = scratch / "class-path"
-        _run("mvn", "-q", "-B", "-f", _JAVA / "pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}")
-        fetched.replace(class_path)
     classes = scratch / "classes"
     sources = sorted(_JAVA.glob("*.java"))
     jars = ":".join(str(jar) for jar in sorted(class_path.glob("*.jar")))
@@ -109,13 +134,7 @@ def _host(tree: Path, scratch: Path, class_path: Path) -> None:
 
 
 def _application(target: Path, wheels: Path) -> None:
-    """The Python side: wheels from the cache folder (filled once per lock), then our packages."""
-    stamp = wheels / "requirements.txt"
-    wanted = WHEELS_LOCK.read_text(encoding="utf-8") + _abi()
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-        shutil.rmtree(wheels, ignore_errors=True)
-        install_wheels(WHEELS_LOCK, wheels)
-        stamp.write_text(wanted, encoding="utf-8")
+    """The Python side: wheels, then our packages."""
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
     for package in ("schemas", "runtime", "clients", "source_connector"):

@@ -18,7 +18,8 @@ __all__ = ["nar"]
     default=Path(),
     help="Folder of the archive and of the files that are fetched for it; by default the current one.",
 )
-def nar(out: Path) -> None:
+@click.option("--fetch-only", is_flag=True, help="Only fetch these files: a later build takes less time.")
+def nar(out: Path, fetch_only: bool) -> None:
     """Build the connector's archive for Pulsar, and print its path.
 
     Needs a JDK 17 and Maven. The archive runs on the Python version and the platform that built it, and contains the
@@ -27,11 +28,15 @@ def nar(out: Path) -> None:
     \b
     cdc nar --out build
     """
-    from source_connector.nar_build import build_nar
+    from source_connector.nar_build import build_nar, fetch_parts
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         text = f"{out} cannot be made ({error.strerror}); name a folder in which you may write"
         raise ConfigError.of("--out", text) from error
+    if fetch_only:
+        fetch_parts(out.resolve())
+        click.echo("what the archive takes from elsewhere: fetched")
+        return
     click.echo(build_nar(out.resolve()))

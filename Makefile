@@ -205,12 +205,14 @@ prerequisites:
 # Of the lines of Spark that the extra `spark` takes, the one that the lock has.
 CONSTRAINTS := tests/tools/dependency_lock_constraints.txt
 
+# pip would compile the packages' modules on one core. Files of tests that are no valid Python are left uncompiled, as by pip.
 # The stamp is newer than pyproject.toml when the environment holds what it asks for.
 $(VENV)/.ready: pyproject.toml $(CONSTRAINTS) | prerequisites
 	@echo "preparing $(VENV) (once; some minutes on a slow network)"
 	$(call new-environment,$(VENV))
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,spark]' --constraint $(CONSTRAINTS)
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,spark]' --constraint $(CONSTRAINTS)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	$(environment-is-ready)
 
 clean: ## Remove what was built here (not the cache of servers)

@@ -20,15 +20,16 @@ endef
 environment-is-ready = @touch $@ && rm $(@D).unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fetch test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved faults-sinks soak fuzz audit lock nar lint fmt prerequisites clean
+.PHONY: help demo setup fetch test test-all test-fast test-servers test-agent test-compatibility test-connector test-spark test-spark-reading test-spark-jobs test-compose test-spark35 test-spark42 test-multinode test-faults test-spark-workload bench bench-agent bench-connector bench-delay bench-decode bench-spark bench-commitlog compile faults faults-resolved faults-sinks soak fuzz audit lock nar lint fmt prerequisites clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  %-20s %s\n' "$$name" "$$text"; done
 
-# A first run downloads everything while it compiles.
-demo: $(VENV)/.ready ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
-	@$(MAKE) --no-print-directory -j2 compile fetch
+demo: setup ## Real Cassandra -> agent -> real Pulsar -> connector -> Spark, every row checked (DEMO_ARGS=--json)
 	@$(BIN)/cdc demo $(DEMO_ARGS)
+
+setup: $(VENV)/.ready ## Compile, and download meanwhile what the demo and a sandbox need
+	@$(MAKE) --no-print-directory -j2 compile fetch
 
 fetch: $(VENV)/.ready ## Download the servers of the demo and what the connector's archive needs, unless they are there
 	@$(BIN)/cdc sandbox fetch

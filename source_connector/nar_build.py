@@ -29,6 +29,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Final
 
+from runtime.short_java import SHORT_RUN, short_java
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
 
@@ -124,7 +125,9 @@ def _host(tree: Path, scratch: Path, class_path: Path) -> None:
     classes = scratch / "classes"
     sources = sorted(_JAVA.glob("*.java"))
     jars = ":".join(str(jar) for jar in sorted(class_path.glob("*.jar")))
-    _run("javac", "-Xlint:all,-try", "-Werror", "--release", "17", "-cp", jars, "-d", classes, *sources)
+    _run(
+        "javac", f"-J{SHORT_RUN}", "-Xlint:all,-try", "-Werror", "--release", "17", "-cp", jars, "-d", classes, *sources
+    )
     bundled = tree / "META-INF" / "bundled-dependencies"
     bundled.mkdir(parents=True)
     _zip(classes, bundled / "cassandra-cdc-source-host.jar")
@@ -176,7 +179,13 @@ def _zip(tree: Path, archive: Path) -> None:
 def _run(*command: str | Path) -> None:
     name = Path(command[0]).name
     try:
-        done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(each) for each in command],
+            env=short_java("MAVEN_OPTS"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except FileNotFoundError as error:
         raise NarBuildError(f"nar: {name} was not found; a JDK 17 and Maven are needed to build the archive") from error
     if done.returncode != 0:

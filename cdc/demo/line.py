@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -29,6 +28,7 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.sandbox import Progress
 from clients.node_errors import node_errors, one_line
+from runtime.short_java import short_java
 from schemas.errors import CdcError
 from schemas.topics import events_topic, full_topic_name
 from source_connector.nar_build import build_nar
@@ -136,7 +136,7 @@ class Line:
         ]  # fmt: skip
         done = subprocess.run(
             command,
-            env={**os.environ, "JAVA_HOME": str(java_home())},
+            env={**short_java("PULSAR_EXTRA_OPTS"), "JAVA_HOME": str(java_home())},
             capture_output=True,
             text=True,
             timeout=_ADMIN_TIMEOUT_S,

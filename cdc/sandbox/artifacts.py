@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -23,6 +22,7 @@ from cdc.sandbox.errors import ArtifactError
 from cdc.sandbox.prerequisites import java_home, maven
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from runtime.cache_folder import cache_dir
+from runtime.short_java import short_java
 from schemas.errors import ConfigError
 
 __all__ = ["ARTIFACT_SETS", "cassandra_class_path", "ensure", "is_fetched", "pulsar_distribution"]
@@ -127,7 +127,7 @@ def _copy_dependencies(name: str, pom: Path, target: Path) -> None:
         f"-DoutputDirectory={target}",
         "-DincludeScope=runtime",
     ]
-    environment = {**os.environ, "JAVA_HOME": str(java_home())}
+    environment = {**short_java("MAVEN_OPTS"), "JAVA_HOME": str(java_home())}
     run = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL
     )

@@ -47,7 +47,8 @@ class FinishedSegmentFiles:
 
         Return the faulty segments that are set aside. A segment with parked mutations is kept while they wait. A segment
         of `lost` is not deleted, because it came back and is not read; an index that it has left behind is. A segment of
-        `finished` is not deleted while it is read again: its file was queued again before that was stored.
+        `finished` is not deleted while it is read again: its file was queued again before that was stored. Neither is a
+        file that was queued since the last listing.
         """
         # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
         # that.
@@ -56,7 +57,7 @@ class FinishedSegmentFiles:
             if key in lost:
                 if not segment.log_exists:
                     self._archiver.delete_index(segment.path)
-            elif key in finished and self._follower.is_settled(key):
+            elif key in finished and self._follower.is_settled(key) and _is_same_file(segment):
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
                     if not segment.path.exists():
@@ -92,3 +93,18 @@ class FinishedSegmentFiles:
         self._metrics.segments_archived += archived
         self._metrics.archive_failures = self._archiving.failures
         return archived
+
+
+def _is_same_file(segment: ReadableSegment) -> bool:
+    """False when the file of a queued segment is gone, or is another one than in the listing, which was not read.
+
+    While the reader reads other segments, there is no new listing. But an operator may queue the segment once more as
+    soon as its file is gone.
+    """
+    if segment.queued_file is None:
+        return True
+    try:
+        found = segment.path.stat()
+    except OSError:
+        return False
+    return (found.st_ino, found.st_mtime_ns) == segment.queued_file

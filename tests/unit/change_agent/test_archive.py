@@ -424,7 +424,11 @@ def test_a_segment_that_is_queued_again_while_the_agent_is_down_is_read(tmp_path
 def test_a_segment_that_is_queued_again_before_it_was_seen_to_be_gone_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first file was just deleted. At the start, the first turn went on at a stored place; this one does not."""
+    """Its first file was just deleted. At the start, the first turn went on at a stored place; this one does not.
+
+    The reader may be busy with other segments for long. Meanwhile, the thread that deletes files knows only the first
+    file.
+    """
     _stop_while_read_again(tmp_path, StoredSegment(position=len(segment_bytes(_ID, [payloads(2)]))))
     agent = _agent(tmp_path)
     may_list = threading.Event()
@@ -440,6 +444,8 @@ def test_a_segment_that_is_queued_again_before_it_was_seen_to_be_gone_is_read(
     agent.start()
     wait_until(lambda: not waiting.exists(), "the rest of the first one is read, and it is deleted")
     _queue(agent)
+    time.sleep(0.3)
+    assert waiting.exists()
     may_list.set()
     wait_until(lambda: not waiting.exists(), "it is deleted again")
     agent.stop()

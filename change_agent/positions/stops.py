@@ -53,9 +53,14 @@ class Stop:
         return self if reason in self.reason and not self.gaps else Stop(reason=f"{self.reason}; {reason}")
 
     def joined(self, other: Stop) -> Stop:
-        """Return one stop that ends when both would end. If gaps end both, the first reason stays."""
+        """Return one stop that ends when both would end. If gaps end both, the first reason stays.
+
+        The reasons of the other stop may include those of this one: it was joined on another machine, and comes back.
+        """
         both = self.with_gaps(other.gaps)
-        return both if both.gaps else both.with_reason(other.reason)
+        if both.gaps:
+            return both
+        return Stop(reason=other.reason) if both.reason in other.reason else both.with_reason(other.reason)
 
     def without(self, closings: Sequence[GapRecord]) -> Stop | None:
         """Return this stop without the gaps that these records close; None when it ends."""

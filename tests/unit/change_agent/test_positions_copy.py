@@ -521,6 +521,21 @@ def test_a_machine_that_comes_back_has_its_own_stops_and_those_of_the_other_one(
     assert Stops(tmp_path / "work").close([_GAP.closed(1, "sent")]) == ["ks.a"]
 
 
+def test_a_node_that_often_goes_from_one_machine_to_another_has_each_reason_once(tmp_path: Path) -> None:
+    """Otherwise the reasons of both would double each time, until the broker refuses the copy."""
+    machines = [Stops(tmp_path / name) for name in ("first", "second")]
+    for each in ("first", "second"):
+        (tmp_path / each).mkdir()
+    for stops, reason in zip(machines, ("damaged; repair it", "disabled"), strict=True):
+        stops.note("ks.a", reason)
+    for turn in range(6):
+        assert machines[turn % 2].restore(machines[1 - turn % 2].known())
+        if turn == 2:
+            machines[0].add("ks.a", "unlogged")
+    expected = {"ks.a": "damaged; repair it; disabled; unlogged"}
+    assert [each.reasons() for each in machines] == [expected, expected]
+
+
 @pytest.mark.parametrize("is_portable", [True, False])
 def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replaced(
     tmp_path: Path, is_portable: bool

@@ -109,6 +109,11 @@ class StoredPositions:
         ends = [(last, _LAST_POSITION) for _, last in self.finished.runs[-1:]]
         return max([*ends, *((key, each.position) for key, each in self.segments.items())], default=(0, 0))
 
+    @property
+    def last_read_place(self) -> tuple[int, int]:
+        """The same without segments of which nothing is done: a copy may have them as not read (PositionsCopy)."""
+        return replace(self, segments={key: each for key, each in self.segments.items() if each.position}).last_place
+
 
 class _SegmentJson(TypedDict):
     position: int

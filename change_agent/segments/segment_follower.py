@@ -99,7 +99,7 @@ class SegmentFollower:
         self._metrics: Final = metrics
         self._stored = stored
         # Up to where earlier agents had read.
-        self._done_place = stored.last_place
+        self._done_place = stored.last_read_place
         self._is_taken_over = False
         self._stopping: Final = stopping
         self._gaps: Final = gaps
@@ -131,7 +131,7 @@ class SegmentFollower:
     def adopt(self, stored: StoredPositions) -> None:
         """Continue from these positions of another agent. To be called before `run`."""
         self._stored, self._ended = stored, stored.finished
-        self._done_place = stored.last_place
+        self._done_place = stored.last_read_place
         self._is_taken_over = True
         self._lost.adopt(stored.lost)
         self._second_readings.adopt(stored.finished)
@@ -145,7 +145,7 @@ class SegmentFollower:
         """Read segments until `stopping` is set."""
         try:
             if self._is_taken_over:
-                self._interpreter.begin_behind(*self._done_place)
+                self._interpreter.begin_behind(*self._stored.last_place)
             while not self._stopping.is_set():
                 self._read_all()
                 self._unparker.run()

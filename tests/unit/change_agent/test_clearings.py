@@ -12,7 +12,7 @@ import pytest
 
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
-from change_agent.positions.offsets import StoredPositions
+from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.schema.table_metadata import KnownTables
@@ -330,6 +330,23 @@ def test_a_truncation_between_two_machines_is_published_by_the_second_one(
     wait_until(lambda: len(topics.sent) == _PARTITIONS, "it is published", 10)
     agent.stop()
     _expect_sent(topics, place, [4 if is_listed else 0])
+
+
+def test_a_truncation_is_published_before_segments_that_the_copy_has_as_not_read(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was away, so the lost machine held the events behind it, and could not publish the truncation."""
+    monkeypatch.setattr("change_agent.segments.clearings._PATIENCE_S", 0.3)
+    topics = _ClearingTopics()
+    place = Truncation(_ID, 100, 1_000)
+    tables.truncations = {_table_of(4): place}
+    agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
+    agent.adopt(StoredPositions(segments={_ID + 1: StoredSegment(position=0)}, finished=SegmentIds.of([_ID - 1])))
+    whole = segment_bytes(_ID + 1, [payloads(4)])
+    agent.segment(_ID + 1, whole, str(len(whole)))
+    agent.start()
+    wait_until(lambda: len(topics.sent) == _PARTITIONS, "it is published", 10)
+    agent.stop()
 
 
 def test_a_truncation_before_the_very_first_start_is_not_published(tmp_path: Path, tables: MemoryTables) -> None:

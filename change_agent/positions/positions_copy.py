@@ -181,10 +181,9 @@ class PositionsCopy(Stage):
         is_other = self._is_other(copied)
         copied_place, own_place = copied.positions.last_place, self._own.last_place
         is_used = copied_place > own_place or (copied_place == own_place != (0, 0) and is_other)
-        if is_used or is_other:
-            # Before the positions: a stop is stored before the positions that need it.
-            self._take_stops(copied.stops)
-        if not is_used:
+        # A stop is stored before the positions that need it.
+        has_stops = not (is_used or is_other) or self._take_stops(copied.stops)
+        if not (is_used and has_stops):
             return None
         _log.info("positions are taken from their copy: %d segments are open", len(copied.positions.segments))
         # A segment that waits here for a second reading is read, although the other machine may have read it twice.

@@ -573,6 +573,7 @@ def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) 
     assert not machine.copy.is_ready.wait(0.3)
     machine.copy.stop()
     assert topic.payload == content
+    assert machine.agent.stored_now() == StoredPositions()
     again = PositionsCopy(
         lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
         StoredPositions(), machine.agent.stops, "this one",

@@ -58,6 +58,8 @@ _VERSION_FOR_S: Final = 1.0
 # After so long without any answer, the nodes may all have other addresses: the driver keeps those that it found at the
 # start, and never resolves the names again.
 _CONNECT_AGAIN_S: Final = 30.0
+# What a node says that could not look up the password. The second one is of older versions.
+_UNDECIDED: Final = ("Unable to perform authentication", "Error during authentication of user")
 # The driver converts some errors of a server into its own exceptions. It raises the others as protocol messages.
 _FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 
@@ -435,7 +437,7 @@ class CassandraClient:
 
     def _connect_error(self, error: Exception) -> Exception:
         causes = node_errors(error, NoHostAvailable)
-        if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        if any(isinstance(cause, AuthenticationFailed) and not _is_undecided(cause) for cause in causes):
             return DeploymentError(
                 "auth.username, auth.password: Cassandra refused them; correct them or auth.provider"
             )
@@ -450,6 +452,11 @@ class CassandraClient:
         if options.secure_connect_bundle:
             return "the cluster of cloud.secureConnectBundle"
         return f"Cassandra at {', '.join(options.contact_points)} port {options.port}"
+
+
+def _is_undecided(error: AuthenticationFailed) -> bool:
+    """True when the node could not look up the password, because too few other nodes are up after their restart."""
+    return any(each in str(error) for each in _UNDECIDED)
 
 
 def reason_of(error: Exception) -> str:

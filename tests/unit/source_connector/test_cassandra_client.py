@@ -335,6 +335,32 @@ def test_a_changed_password_is_reported_once_with_the_cluster_and_the_reason(
         asking.schema_version()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unable to perform authentication: Cannot achieve consistency level LOCAL_ONE",
+        "Error during authentication of user me : org.apache.cassandra.exceptions.UnavailableException: Cannot achieve",
+    ],
+)
+def test_nodes_that_cannot_look_up_the_password_yet_do_not_refuse_it(
+    message: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first nodes of a restarted cluster answer with the code of wrong credentials. The password is right."""
+    asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")
+    known = _Line(NoHostAvailable("Unable to complete the operation against any hosts", {}))
+    monkeypatch.setattr(asking, "_cluster", known)
+    monkeypatch.setattr(asking, "_session", known)
+    monkeypatch.setattr(asking, "_reached_at", time.monotonic() - 31)
+    undecided = AuthenticationFailed(
+        f'Failed to authenticate to 10.0.0.1:9042: Error from server: code=0100 [Bad credentials] message="{message}"'
+    )
+    refusing = _RefusingCluster(NoHostAvailable("Unable to connect to any servers", {"10.0.0.1": undecided}))
+    monkeypatch.setattr(asking, "_new_cluster", lambda: refusing)
+    with pytest.raises(FetchError, match=f"Cassandra at somewhere port 9042: AuthenticationFailed: .*{message}"):
+        asking.schema_version()
+    assert caplog.records == []
+
+
 def test_nodes_that_are_still_down_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver alone says that no node is up, but not which, and why."""
     asking = client(contactPoints="somewhere", loadBalancing__localDc="dc1")

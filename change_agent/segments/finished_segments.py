@@ -9,7 +9,7 @@ from typing import Final
 from change_agent.archive.archiving import Archiving
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.listing import ReadableSegment
-from change_agent.cdc_raw.segment_key import SegmentKey
+from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
 from change_agent.segments.segment_follower import SegmentFollower
@@ -51,8 +51,9 @@ class FinishedSegmentFiles:
         file that was queued since the last listing.
         """
         # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
-        # that.
-        set_aside = {each for each in faulty.keys() - self._follower.listed.keys() if self._archiver.is_set_aside(each)}
+        # that. A queued one may have been removed by hand. It needs no account any more.
+        missing = faulty.keys() - self._follower.listed.keys()
+        set_aside = {each for each in missing if is_read_again(each) or self._archiver.is_set_aside(each)}
         for key, segment in self._follower.listed.items():
             if key in lost:
                 if not segment.log_exists:

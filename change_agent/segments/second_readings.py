@@ -125,15 +125,10 @@ class SecondReadings:
     ) -> set[SegmentKey]:
         """Return, and forget, the second readings whose files are gone.
 
-        If such a file comes back, it is read from its beginning. A segment in `progress` is not returned, because its
-        folder may be missing only for a moment. But a segment with a fault is returned: it may have been set aside,
-        repaired and queued again before its end was stored.
+        If such a file comes back, it is read from its beginning. A segment in `progress` is not returned: its folder
+        may be missing only for a moment, or storing its end would end the account of the next reading.
         """
-        gone = {
-            each
-            for each in self._read_twice - listed.keys()
-            if each not in progress or progress[each].fault is not None
-        }
+        gone = {each for each in self._read_twice - listed.keys() if each not in progress}
         self._read_twice.difference_update(gone)
         for each in gone:
             self._read_files.pop(each, None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import cramjam
@@ -591,3 +592,58 @@ def test_an_archive_url_is_checked_and_may_hold_no_secret(url: str, problem: str
     found = archive_problem(url)
     assert (found is None) == (problem is None)
     assert found is None or (problem is not None and found.startswith(problem) and "secret" not in found)
+
+
+def test_a_segment_that_is_mended_and_queued_before_its_move_is_stored_is_read_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that moved it to the folder for errors is busy with the archive. The mended file has the same key."""
+    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
+    bad[-10] ^= 1
+    agent = _agent(tmp_path)
+    files, goes_on = agent._writer._finished_segments, threading.Event()
+    let_go = files.let_go
+
+    def slow(*given: Any) -> frozenset[SegmentKey]:
+        moved = let_go(*given)
+        assert not moved or goes_on.wait(20)
+        return moved
+
+    monkeypatch.setattr(files, "let_go", slow)
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    waiting.parent.mkdir()
+    waiting.write_bytes(bad)
+    agent.start()
+    wait_until(lambda: not waiting.exists() and not agent.follower.listed, "it is moved, and seen to be gone")
+    agent.acknowledges = False
+    _queue(agent)
+    time.sleep(0.1)
+    goes_on.set()
+    wait_until(lambda: len(agent.published) == 2 + 3, "all of it is read")
+    time.sleep(0.1)
+    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
+    agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
+    wait_until(lambda: not waiting.exists(), "it is deleted")
+    agent.stop()
+
+
+def test_a_queued_segment_that_is_damaged_and_removed_by_hand_can_be_queued_again(tmp_path: Path) -> None:
+    """Nothing can be moved to the folder for errors. Its account must not wait for that."""
+    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
+    bad[-10] ^= 1
+    agent = _agent(tmp_path)
+    agent.acknowledges = False
+    waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
+    waiting.parent.mkdir()
+    waiting.write_bytes(bad)
+    agent.start()
+    wait_until(lambda: len(agent.published) == 2, "it is read")
+    waiting.unlink()
+    wait_until(lambda: not agent.follower.listed, "it is seen to be gone")
+    agent.acknowledges = True
+    agent.positions.acknowledge(tracked_entries(agent.published), 2, 0)
+    wait_until(lambda: not agent.positions.progress(), "its account is closed")
+    _queue(agent)
+    wait_until(lambda: not waiting.exists(), "the mended one is deleted")
+    agent.stop()
+    assert len(agent.published) == 2 + 3

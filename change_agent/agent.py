@@ -51,7 +51,7 @@ from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
-from change_agent.positions.stops import Stops
+from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -382,13 +382,17 @@ class ChangeAgent:
         known = self._provider.known
         tables = {} if known is None else known.tables
         published = self._interpreter.published_tables
+        unknown_stops = None if self._copy is None else self._copy.unknown_stops
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
         note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
         if self._guard.ran_without_cdc and (disabled := self._present_tables()):
             # Each observation makes one stop: an operator may end that stop soon after the node's restart.
             self._guard.ran_without_cdc = False
             note_disabled(disabled, self._stops)
-        return table_stops(published, tables, self._parked.table_ids, self._stops.reasons())
+        stops = self._stops.reasons()
+        if unknown_stops is not None:
+            stops = {EVERY_TABLE: unknown_stops, **stops}
+        return table_stops(published, tables, self._parked.table_ids, stops)
 
     def _make_progress(self) -> ProgressReporter:
         """The reporter. Without progress it is not started, but it knows what an earlier run of the agent reported."""

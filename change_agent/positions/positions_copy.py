@@ -7,7 +7,8 @@ never skips events, however old it is.
 
 The copy also has the stops of the node's tables. A machine that takes positions from the copy, or whose copy another
 one has made, adds these stops to its own. Otherwise its own stops are newer: an operator may have ended one since. A
-copy has all stops that its positions need, because a stop is stored before the positions that need it.
+copy has all stops that its positions need, because a stop is stored before the positions that need it. Until a copy
+that could not be read at the start is read, no table has progress.
 
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
@@ -95,7 +96,8 @@ class PositionsCopy(Stage):
         self._patience_s: Final = patience_s
         # What the topic has, once it was read or stored.
         self._copied = CopiedState()
-        self._is_read = False
+        # True while the agent reads although the copy could not be read: another machine may have noted stops in it.
+        self._is_late = False
         self._copied_at = time.monotonic()
         self._refusal = "the broker does not answer"
         self._wanted: Final = threading.Event()
@@ -129,12 +131,13 @@ class PositionsCopy(Stage):
         began = time.monotonic()
         while not self.stopping.is_set():
             try:
-                payload = self._read() if self._node_id() is not None else b""
+                payload = self._opened().read() if self._node_id() is not None else b""
             except PublishError as error:
                 self._complain(error)
                 payload = b""
                 if self._own != StoredPositions() and time.monotonic() - began >= self._patience_s:
                     _log.warning("%s; %s", error, self._otherwise)
+                    self._is_late = True
                     return None
             if payload is None:
                 _log.info("there is no copy of this node's positions yet; %s", self._otherwise)
@@ -145,10 +148,18 @@ class PositionsCopy(Stage):
             self.stopping.wait(_RETRY_S)
         return None
 
-    def _read(self) -> bytes | None:
-        payload = self._opened().read()
-        self._is_read = True
-        return payload
+    @property
+    def unknown_stops(self) -> str | None:
+        """The reason why no table may have progress: this machine may lack stops of another one. None otherwise.
+
+        Any thread may ask this. To be asked before the stops, which get those of the copy first.
+        """
+        if not self._is_late:
+            return None
+        return (
+            "the copy of this node's positions, which may have stops of another machine, is not read yet"
+            f" ({self._refusal})"
+        )
 
     def _read_late(self) -> bool:
         """Read the copy if `restore` could not, and take the stops of another machine: no other place has them.
@@ -156,10 +167,12 @@ class PositionsCopy(Stage):
         The positions of this machine are in use by now. False when the agent stops before it has these stops. Raises
         PublishError.
         """
-        if self._is_read or not (payload := self._read()):
+        if not self._is_late:
             return True
-        copied = self._parsed(payload)
-        return copied is None or not self._is_other(copied) or self._take_stops(copied.stops)
+        payload = self._opened().read()
+        copied = self._parsed(payload) if payload else None
+        self._is_late = copied is not None and self._is_other(copied) and not self._take_stops(copied.stops)
+        return not self._is_late
 
     def _is_other(self, copied: CopiedState) -> bool:
         """True when the agent of another working directory has made this copy."""

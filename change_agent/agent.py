@@ -50,6 +50,7 @@ from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
+from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.reading_again import reading_again
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.held_events import holds_events
@@ -256,6 +257,7 @@ class ChangeAgent:
             self._adopt,
             own=self._stored,
             stops=self._stops,
+            clearings=PublishedClearings(self._config.cdc_working_dir),
             maker=self._until_writable(self._maker),
         )
 

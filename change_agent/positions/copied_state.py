@@ -1,10 +1,11 @@
-"""CopiedState: what the copy of a node's positions has: the positions, and the stops of the node's tables.
+"""CopiedState: what the copy of a node's positions has: the positions, the tables' stops, the published clearings.
 
-    Copy => the form of `positions-a.json` (OffsetStore), with two more fields:
-      "maker": text     names the working directory whose agent has stored the copy (`maker_of`)
-      "stops": {...}    the stops, in the form of `stops.json` (Stops)
+    Copy => the form of `positions-a.json` (OffsetStore), with three more fields:
+      "maker": text         names the working directory whose agent has stored the copy (`maker_of`)
+      "stops": {...}        the stops, in the form of `stops.json` (Stops)
+      "clearings": {...}    the form of `clearings.json` (Clearings); null without this file
 
-Copies of earlier versions have neither field. Earlier versions ignore both.
+Copies of earlier versions have none of these fields. Earlier versions ignore them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from change_agent.positions.offsets import StoredPositions, format_positions, load_positions, positions_of
@@ -29,19 +30,24 @@ _MOST_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedState:
-    """A copy. `maker` is empty in copies of earlier versions."""
+    """A copy. In copies of earlier versions, `maker` is empty and `clearings` is None."""
 
     positions: StoredPositions = field(default_factory=StoredPositions)
     stops: Mapping[str, Stop] = field(default_factory=dict)
+    clearings: Any = None
     maker: str = ""
 
 
 def format_copy(copied: CopiedState) -> bytes:
-    """The copy as it is stored. If the gaps of the stops take too much room, only an operator ends these stops."""
+    """The copy as it is stored. If the gaps of the stops take too much room, only an operator ends these stops.
+
+    Clearings that take too much room are left out.
+    """
     stops = stops_as_json(copied.stops)
     if len(json.dumps(stops)) > _MOST_BYTES:
         stops = stops_as_json({table: _without_gaps(each) for table, each in copied.stops.items()})
-    return format_positions(0, copied.positions, {"maker": copied.maker, "stops": stops})
+    clearings = copied.clearings if len(json.dumps(copied.clearings)) <= _MOST_BYTES else None
+    return format_positions(0, copied.positions, {"maker": copied.maker, "stops": stops, "clearings": clearings})
 
 
 def _without_gaps(stop: Stop) -> Stop:
@@ -59,6 +65,7 @@ def parse_copy(content: bytes, where: str) -> CopiedState | None:
     return CopiedState(
         positions=positions_of(stored),
         stops=parse_stops(stored.get("stops", {}), where),
+        clearings=stored.get("clearings"),
         maker=stored.get("maker", ""),
     )
 

@@ -122,7 +122,7 @@ class _SegmentJson(TypedDict):
 
 
 class PositionsJson(TypedDict):
-    """Stored positions. `maker` and `stops` are fields of copies only (CopiedState)."""
+    """Stored positions. `maker`, `stops` and `clearings` are fields of copies only (CopiedState)."""
 
     format: NotRequired[int]
     generation: int
@@ -132,6 +132,7 @@ class PositionsJson(TypedDict):
     lost: NotRequired[list[tuple[int, int]]]
     maker: NotRequired[str]
     stops: NotRequired[Any]
+    clearings: NotRequired[Any]
 
 
 class OffsetStore:

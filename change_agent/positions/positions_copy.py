@@ -10,6 +10,9 @@ one has made, adds these stops to its own. Otherwise its own stops are newer: an
 copy has all stops that its positions need, because a stop is stored before the positions that need it. Until a copy
 that could not be read at the start is read, no table has progress.
 
+A machine that takes positions from the copy also takes its published truncations and drops. It publishes the others.
+A copy has all that were published before its positions, because a clearing is stored before the positions behind it.
+
 The copy is a few seconds old, so a new machine publishes the events of those seconds again. No copy is made while
 events that count as acknowledged are only on this machine's disk (held events, parked mutations): a new machine would
 skip them. In that time the copy keeps its positions. It gets changed stops, and the segments that are new since, as not
@@ -28,12 +31,13 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError, StateFormatError
 from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy
 from change_agent.positions.offsets import StoredPositions, StoredSegment
+from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stop, Stops
 from runtime.notices import Notices
@@ -77,6 +81,7 @@ class PositionsCopy(Stage):
         adopt: Callable[[StoredPositions], None],
         own: StoredPositions,
         stops: Stops,
+        clearings: PublishedClearings,
         maker: str,
         patience_s: float = _PATIENCE_S,
     ) -> None:
@@ -88,6 +93,7 @@ class PositionsCopy(Stage):
         self._adopt: Final = adopt
         self._own: Final = own
         self._stops: Final = stops
+        self._clearings: Final = clearings
         self._maker: Final = maker
         self._otherwise: Final = (
             "everything in cdc_raw is read" if own == StoredPositions() else "this machine's own positions are used"
@@ -196,7 +202,7 @@ class PositionsCopy(Stage):
         is_used = copied_place > own_place or (copied_place == own_place != (0, 0) and is_other)
         # A stop is stored before the positions that need it.
         has_stops = not (is_used or is_other) or self._take_stops(copied.stops)
-        if not (is_used and has_stops):
+        if not (is_used and has_stops and self._take_clearings(copied.clearings)):
             return None
         _log.info("positions are taken from their copy: %d segments are open", len(copied.positions.segments))
         # A segment that waits here for a second reading is read, although the other machine may have read it twice.
@@ -211,11 +217,25 @@ class PositionsCopy(Stage):
             "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list says why",
             names,
         )
-        while not self._stops.restore(stops):
-            self._notices.say("stops", "the stops of tables cannot be written; reading waits, trying again")
+        problem = "the stops of tables cannot be written; reading waits, trying again"
+        return self._until_written(problem, lambda: self._stops.restore(stops))
+
+    def _take_clearings(self, clearings: Any) -> bool:
+        """Replace the published clearings of this machine, which are of an earlier time, unless the copy has none.
+
+        Waits for room on the disk; False when the agent stops before.
+        """
+        if clearings is None:
+            return True
+        problem = "the published truncations cannot be written; reading waits, trying again"
+        return self._until_written(problem, lambda: self._clearings.restore(clearings))
+
+    def _until_written(self, problem: str, write: Callable[[], bool]) -> bool:
+        while not write():
+            self._notices.say(problem, problem)
             if self.stopping.wait(_RETRY_S):
                 return False
-        self._notices.clear("stops")
+        self._notices.clear(problem)
         return True
 
     def run(self) -> None:
@@ -286,13 +306,13 @@ class PositionsCopy(Stage):
         """What the topic should have; None when no copy may be made."""
         positions = self._latest()
         is_portable = self._is_portable()
-        # After the positions: a stop is stored before the positions that need it.
-        stops = self._stops.known()
+        # After the positions: a stop is stored before the positions that need it, and so is a clearing.
+        stops, clearings = self._stops.known(), self._clearings.read()
         if not is_portable:
             positions = _with_unread(self._copied.positions, positions)
-            if (positions, stops) == (self._copied.positions, self._copied.stops):
+            if (positions, stops, clearings) == (self._copied.positions, self._copied.stops, self._copied.clearings):
                 return None
-        return CopiedState(positions=positions, stops=stops, maker=self._maker)
+        return CopiedState(positions=positions, stops=stops, clearings=clearings, maker=self._maker)
 
     def _opened(self) -> Topic:
         if self._topic is None:

@@ -11,7 +11,7 @@ published again. So a consumer finds every change that the truncation has not re
 A drop is found when the node's schema lacks a table that was there before. It is published at the reader's position.
 
 A clearing is stored when the broker has it on every partition, and has the events that were published again. After a
-crash before that, both are published again.
+crash before that, both are published again. The copy of the positions has this file, too (CopiedState).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from change_agent.errors import PublishError
 from change_agent.events.mutation_events import EventKeys
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.positions.inflight import InflightPositions
+from change_agent.positions.published_clearings import CLEARINGS_FILE
 from change_agent.private_files import replace_private
 from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.schema.table_metadata import KnownTables
@@ -44,7 +45,6 @@ from schemas.truncation import Truncation
 __all__ = ["Clearings", "LogState", "Producers"]
 
 _log: Final = logging.getLogger(__name__)
-_NAME: Final = "clearings.json"
 _BACKOFF: Final = Backoff(1.0, 60.0)
 _ANSWER_TIMEOUT_S: Final = 30.0
 _NODE_ANSWER_S: Final = 1.0
@@ -134,7 +134,7 @@ class Clearings:
         topic_prefix: str,
         stopping: threading.Event,
     ) -> None:
-        self._path: Final = directory / _NAME
+        self._path: Final = directory / CLEARINGS_FILE
         self._source: Final = source
         self._interpreter: Final = interpreter
         self._positions: Final = positions
@@ -154,9 +154,9 @@ class Clearings:
         """Find new truncations and drops. `first_segment_id` is the oldest segment in `cdc_raw`.
 
         `done_place`: the place in the log up to which earlier agents had read when this one began; zeros if none had.
-        Without a file of published truncations, those before the oldest segment are not published again: earlier agents
-        have published them. At the very first start, no agent has events from before them. A truncation behind
-        `done_place` happened when no agent ran, so it is published.
+        Without a file of published truncations (nor one in the copy of positions), those before the oldest segment are
+        not published again: earlier agents have published them. At the very first start, no agent has events from before
+        them. A truncation behind `done_place` happened when no agent ran, so it is published.
         """
         self._ask_node()
         truncations, present = self._source.truncations, self._source.present

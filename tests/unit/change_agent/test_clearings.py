@@ -12,7 +12,10 @@ import pytest
 
 from change_agent.configuration.table_filter import TableFilter
 from change_agent.errors import PublishError
+from change_agent.positions.copied_state import maker_of
 from change_agent.positions.offsets import StoredPositions, StoredSegment
+from change_agent.positions.positions_copy import PositionsCopy
+from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.schema.table_metadata import KnownTables
@@ -347,6 +350,62 @@ def test_a_truncation_is_published_before_segments_that_the_copy_has_as_not_read
     agent.start()
     wait_until(lambda: len(topics.sent) == _PARTITIONS, "it is published", 10)
     agent.stop()
+
+
+class _CopyTopic:
+    """The topic of the copies of positions."""
+
+    payload: bytes | None = None
+
+    def read(self) -> bytes | None:
+        return self.payload
+
+    def store(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+def _copy_of(agent: StagedAgent, topic: _CopyTopic) -> PositionsCopy:
+    return PositionsCopy(
+        lambda _: topic, lambda: "node-1", agent.stored_now, lambda: True, agent.adopt, agent.stored,
+        agent.stops, PublishedClearings(agent.work), maker_of(agent.work),
+    )  # fmt: skip
+
+
+def _stop_with_copy(agent: StagedAgent, copy: PositionsCopy) -> None:
+    agent.stop()
+    copy.stop()
+    assert copy.failure is None
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_truncation_that_a_lost_machine_could_not_publish_is_published_by_the_new_one_and_others_are_not(
+    tmp_path: Path, tables: MemoryTables, is_refused: bool
+) -> None:
+    """The topic was away, and nothing of the table was held: the copied positions are behind the truncation.
+
+    Then the lost machine comes back. It has positions and published truncations of an earlier time.
+    """
+    topics, copies = _ClearingTopics(), _CopyTopic()
+    whole, first = _sections()
+    table = next(each for each in tables.tables.values() if each.table_id == _table_of(5))
+    place = Truncation(_ID, first, 1_000)
+    for turn, name in enumerate(["first", "second", "first"]):
+        (tmp_path / name).mkdir(exist_ok=True)
+        agent = topics.agent = StagedAgent(tmp_path / name, tables, clearings=topics)
+        topics.refused = {f"persistent://public/default/events-{table.full_name}"} if is_refused and not turn else set()
+        copy = _copy_of(agent, copies)
+        copy.start()
+        assert copy.is_ready.wait(20)
+        tables.truncations = {table.table_id: place}
+        content = segment_bytes(_ID + turn, [payloads(4)]) if turn else whole
+        agent.segment(_ID + turn, content, str(len(content)))
+        agent.start()
+        wait_until(lambda agent=agent: len(agent.published) >= 4 and agent.positions.events == 0, "it is read")
+        agent.index(_ID + turn, f"{len(content)}\nCOMPLETED")
+        wait_until(lambda agent=agent: agent.files() == [], "it is deleted")
+        time.sleep(0.3)
+        _stop_with_copy(agent, copy)
+        assert len(topics.sent) == (0 if is_refused and not turn else _PARTITIONS)
 
 
 def test_a_truncation_before_the_very_first_start_is_not_published(tmp_path: Path, tables: MemoryTables) -> None:

@@ -20,6 +20,7 @@ from change_agent.positions.copied_state import CopiedState, format_copy, maker_
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.offsets import StoredPositions, StoredSegment, format_positions, parse_positions
 from change_agent.positions.positions_copy import PositionsCopy
+from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stop, Stops, read_stops, remove_stops
 from schemas.gap_record import GapRecord
@@ -74,6 +75,7 @@ class _Agent:
             self.adopted.append,
             StoredPositions() if is_fresh else self.stored,
             Stops(Path("no such folder")),
+            PublishedClearings(Path("no such folder")),
             "this one",
             patience_s,
         )
@@ -184,6 +186,7 @@ class _Machine:
             self.agent.adopt,
             self.agent.stored,
             self.agent.stops,
+            PublishedClearings(self.agent.work),
             maker_of(self.agent.work),
             patience_s,
         )
@@ -576,7 +579,7 @@ def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) 
     assert machine.agent.stored_now() == StoredPositions()
     again = PositionsCopy(
         lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
-        StoredPositions(), machine.agent.stops, "this one",
+        StoredPositions(), machine.agent.stops, PublishedClearings(machine.agent.work), "this one",
     )  # fmt: skip
     in_the_way.rmdir()
     again.start()
@@ -596,15 +599,47 @@ def test_an_agent_that_ends_before_it_has_stored_the_copied_positions_leaves_the
         copy.stopping.set()
 
     copy = PositionsCopy(
-        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, adopt, _STORED, Stops(tmp_path), "this one"
-    )
+        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, adopt, _STORED, Stops(tmp_path),
+        PublishedClearings(tmp_path), "this one",
+    )  # fmt: skip
     copy.run()
     assert (topic.payload, copy.is_ready.is_set()) == (content, False)
 
 
+def test_published_truncations_are_taken_before_anything_is_read_and_stay_if_the_copy_has_none(tmp_path: Path) -> None:
+    """The disk is full at first. An earlier version has made the second copy."""
+    state = CopiedState(positions=_STORED, clearings={"truncations": {}, "alive": []}, maker="another")
+    machine = _Machine(tmp_path, _Topic(format_copy(state)))
+    in_the_way = machine.agent.work / "clearings.tmp"
+    in_the_way.mkdir()
+    machine.copy.start()
+    assert not machine.copy.is_ready.wait(0.3)
+    in_the_way.rmdir()
+    assert machine.copy.is_ready.wait(20)
+    machine.copy.stop()
+    clearings = PublishedClearings(machine.agent.work)
+    assert clearings.read() == state.clearings
+    later = format_positions(0, replace(_STORED, segments={8: StoredSegment(position=1)}))
+    again = PositionsCopy(
+        lambda _: _Topic(later), lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
+        _STORED, machine.agent.stops, clearings, "this one",
+    )  # fmt: skip
+    assert again.restore() is not None
+    assert clearings.read() == state.clearings
+    machine.agent.start()
+    machine.agent.stop()
+
+
+def test_clearings_that_are_too_many_for_a_message_do_not_keep_positions_from_being_copied() -> None:
+    """A broker refuses messages of more than 5 MiB."""
+    content = format_copy(CopiedState(positions=_STORED, clearings={"alive": ["x" * 40] * 30_000}))
+    assert parse_copy(content, "the copy") == CopiedState(positions=_STORED)
+
+
 def test_copies_of_the_version_before_have_no_stops_and_those_of_this_one_are_read_by_it() -> None:
     """It reads positions, and passes over fields that it does not know."""
-    copied = CopiedState(positions=_STORED, stops={"ks.a": Stop(reason="why", gaps=(_GAP,))}, maker="one")
+    stops = {"ks.a": Stop(reason="why", gaps=(_GAP,))}
+    copied = CopiedState(positions=_STORED, stops=stops, clearings={"truncations": {}, "alive": []}, maker="one")
     assert parse_copy(format_copy(copied), "the copy") == copied
     assert parse_positions(format_copy(copied), "the copy") == (0, _STORED)
     assert parse_copy(format_positions(0, _STORED), "the copy") == CopiedState(positions=_STORED)

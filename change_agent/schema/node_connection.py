@@ -6,7 +6,7 @@ In the agent, only it and `lean_imports` import cassandra-driver.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
@@ -34,7 +34,7 @@ from schemas.errors import CdcError
 from schemas.system_schema import SELECTS
 from schemas.truncation import Truncation, truncations_of
 
-__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
+__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "OneHostPolicy", "token_of"]
 
 # Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
@@ -79,6 +79,18 @@ class LocalState(NamedTuple):
 
 # A row of a result: the driver returns each column as its own Python type.
 _Answer = Mapping[str, Any]
+
+
+class OneHostPolicy(WhiteListRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
+    """All queries go to the same contact point, and to the next one only while it does not answer.
+
+    With an order that turns, `system.local` would be of one node and `system.peers` of another: one node would be
+    missing, and another one would be there twice.
+    """
+
+    def make_query_plan(self, working_keyspace: str | None = None, query: object = None) -> Iterator[Any]:
+        """The contact points that are up, always in the same order."""
+        return iter(sorted(super().make_query_plan(working_keyspace, query), key=lambda host: str(host.endpoint)))
 
 
 class _Session(Protocol):
@@ -195,7 +207,7 @@ class NodeConnection:
         if self._session is None:
             profile = ExecutionProfile(
                 # system.local must be this node's, so no other host is queried.
-                load_balancing_policy=WhiteListRoundRobinPolicy(self._contact_points),
+                load_balancing_policy=OneHostPolicy(self._contact_points),
                 row_factory=dict_factory,
                 request_timeout=_TIMEOUT_S,
             )

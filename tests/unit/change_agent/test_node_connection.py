@@ -7,8 +7,10 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
 
-from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError, OneHostPolicy
 from schemas.system_schema import Row
 
 _TABLE: Row = {"keyspace_name": "ks", "table_name": "t", "id": UUID(int=7), "written_us": 1}
@@ -75,3 +77,16 @@ def test_a_schema_that_never_rests_is_an_error_that_says_so() -> None:
         NodeUnavailableError, match=r"127\.0\.0\.1 port 9042: its schema changed 10 times while it was read"
     ):
         _connected_to(_Node(alter)).read_schema()
+
+
+def test_all_queries_of_a_connection_go_to_the_same_contact_point() -> None:
+    hosts = [Host(address, SimpleConvictionPolicy) for address in ("127.0.0.2", "127.0.0.1")]
+    policy = OneHostPolicy(["127.0.0.1", "127.0.0.2"])
+    policy.populate(None, hosts)
+
+    first = [next(policy.make_query_plan()).address for _ in range(4)]
+    policy.on_down(hosts[1])
+
+    # In turns, the cluster's nodes would be one node's `system.local` and another one's `system.peers`.
+    assert first == ["127.0.0.1"] * 4
+    assert next(policy.make_query_plan()).address == "127.0.0.2"

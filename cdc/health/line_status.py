@@ -132,7 +132,10 @@ def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]
 def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
     found = tables(service, config, pulsar.topics, pulsar.sources, now_s)
     return found or [
-        ok("", "no events topic yet: no table with cdc was written to; cdc doctor lists tables without cdc")
+        ok(
+            "",
+            "no events topic yet: an agent creates it with the first change of a table; cdc doctor lists tables without cdc",
+        )
     ]
 
 

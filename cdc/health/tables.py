@@ -166,7 +166,7 @@ def _records(service: PulsarService, topics: Sequence[str]) -> str:
             if not error.is_refusal:  # it may be of a tenant where the role has no rights
                 raise
             return f"the size of {short} is not known: {error}"
-    return "no data topic yet"
+    return "no data topic"
 
 
 def dead_letters(

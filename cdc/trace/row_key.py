@@ -57,7 +57,7 @@ class RowKey:
         """The key from one word for each of its columns. Raises ConfigError for a missing or wrong word."""
         columns = table.primary_key
         if len(words) not in (len(table.partition_key), len(columns)):
-            asked = " ".join(f"{column.name.upper()}({column.type})" for column in columns)
+            asked = ", ".join(f"{column.name} ({column.type})" for column in columns)
             raise ConfigError.of("KEY", f"{len(words)} values are given; the key of {table.full_name} is: {asked}")
         parts = tuple(_bytes_of(column, word) for column, word in zip(columns, words, strict=False))
         return cls(table=table, parts=parts, words=tuple(words))

@@ -46,7 +46,7 @@ def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
         found.insert(
             0,
             "records that no subscription holds are deleted, because there is no retention; fix it with the option"
-            f" dataTopic.retentionMinutes or by `pulsar-admin topicPolicies set-retention {topic} --time -1 --size -1`",
+            f" dataTopic.retentionMinutes, or with `pulsar-admin topicPolicies set-retention {topic} --time -1 --size -1`",
         )
     return found
 

@@ -34,7 +34,7 @@ from schemas.errors import CdcError
 from schemas.system_schema import SELECTS
 from schemas.truncation import Truncation, truncations_of
 
-__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "OneHostPolicy", "token_of"]
+__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
 # Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
@@ -81,7 +81,7 @@ class LocalState(NamedTuple):
 _Answer = Mapping[str, Any]
 
 
-class OneHostPolicy(WhiteListRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
+class _OneHostPolicy(WhiteListRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
     """All queries go to the same contact point, and to the next one only while it does not answer.
 
     With an order that turns, `system.local` would be of one node and `system.peers` of another: one node would be
@@ -207,7 +207,7 @@ class NodeConnection:
         if self._session is None:
             profile = ExecutionProfile(
                 # system.local must be this node's, so no other host is queried.
-                load_balancing_policy=OneHostPolicy(self._contact_points),
+                load_balancing_policy=_OneHostPolicy(self._contact_points),
                 row_factory=dict_factory,
                 request_timeout=_TIMEOUT_S,
             )

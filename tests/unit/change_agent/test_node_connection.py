@@ -7,10 +7,11 @@ from typing import cast
 from uuid import UUID
 
 import pytest
-from cassandra.policies import SimpleConvictionPolicy
+from cassandra.cluster import Cluster
+from cassandra.policies import LoadBalancingPolicy, SimpleConvictionPolicy
 from cassandra.pool import Host
 
-from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError, OneHostPolicy
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from schemas.system_schema import Row
 
 _TABLE: Row = {"keyspace_name": "ks", "table_name": "t", "id": UUID(int=7), "written_us": 1}
@@ -79,9 +80,21 @@ def test_a_schema_that_never_rests_is_an_error_that_says_so() -> None:
         _connected_to(_Node(alter)).read_schema()
 
 
-def test_all_queries_of_a_connection_go_to_the_same_contact_point() -> None:
-    hosts = [Host(address, SimpleConvictionPolicy) for address in ("127.0.0.2", "127.0.0.1")]
-    policy = OneHostPolicy(["127.0.0.1", "127.0.0.2"])
+def test_all_queries_of_a_connection_go_to_the_same_contact_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is the one that the connection gives to the driver. Nothing connects here."""
+    found: list[LoadBalancingPolicy] = []
+
+    def connect(cluster: Cluster) -> _Node:
+        found.append(cluster.profile_manager.default.load_balancing_policy)
+        return _Node(lambda node, name: None)
+
+    monkeypatch.setattr(Cluster, "connect", connect)
+    addresses = ["127.0.0.2", "127.0.0.1"]
+    connection = NodeConnection(contact_points=addresses, port=9042, username=None, password=None)
+    connection.read_schema()
+    connection.close()
+    (policy,) = found
+    hosts = [Host(address, SimpleConvictionPolicy) for address in addresses]
     policy.populate(None, hosts)
 
     first = [next(policy.make_query_plan()).address for _ in range(4)]

@@ -310,8 +310,7 @@ def test_a_segment_that_was_set_aside_is_published_again_by_reprocess(tmp_path: 
 
 def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> None:
     """Reprocessing does not lose the damaged file either."""
-    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
-    bad[-10] ^= 1
+    bad = _damaged()
     agent = _agent(tmp_path)
     (agent.work / "error").mkdir()
     (agent.work / "error" / f"CommitLog-7-{_ID}.log").write_bytes(bad)
@@ -321,20 +320,18 @@ def test_a_segment_that_is_still_damaged_is_set_aside_again(tmp_path: Path) -> N
     wait_until(lambda: agent.metrics.segments_set_aside == 1, "it is set aside")
     agent.stop()
     assert len(agent.published) == 2
-    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bytes(bad)
+    assert (agent.work / "error" / f"CommitLog-7-{_ID}.log").read_bytes() == bad
     assert json.loads((agent.work / "error" / f"CommitLog-7-{_ID}.log.reason.json").read_text())["segment"]
 
 
 def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are_acknowledged(tmp_path: Path) -> None:
     """Both readings have the same key. The end of the first one must not count as the end of the second."""
-    good = segment_bytes(_ID, [payloads(3)])
-    bad = bytearray(good)
-    bad[-10] ^= 1
+    good, bad = segment_bytes(_ID, [payloads(3)]), _damaged()
     agent = _agent(tmp_path)
     (agent.work / "error").mkdir()
     agent.start()
     waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"
-    for turn, content in enumerate((bytes(bad), good)):
+    for turn, content in enumerate((bad, good)):
         agent.acknowledges = turn == 0
         (agent.work / "error" / waiting.name).write_bytes(content)
         result = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(agent.work), waiting.name])
@@ -342,10 +339,7 @@ def test_a_segment_that_was_set_aside_twice_is_not_deleted_before_its_events_are
         wait_until(lambda: len(agent.published) == (2, 5)[turn], "it is read")  # noqa: B023
         if turn == 0:
             wait_until(lambda: agent.metrics.segments_set_aside == 1 and not agent.positions.progress(), "set aside")
-    time.sleep(0.1)
-    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
-    agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
-    wait_until(lambda: not waiting.exists(), "it is deleted")
+    _is_kept_until_acknowledged(agent, waiting)
     agent.stop()
 
 
@@ -383,6 +377,21 @@ def _stop_while_read_again(folder: Path, stored: StoredSegment) -> None:
     store.store(StoredPositions(segments={key_of_reading_again(_ID): stored}))
     store.close()
     (folder / "work" / "reprocess").mkdir()
+
+
+def _is_kept_until_acknowledged(agent: StagedAgent, waiting: Path) -> None:
+    """Check that the mended segment, whose three events came after two, is deleted only when they are acknowledged."""
+    time.sleep(0.1)
+    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
+    agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
+    wait_until(lambda: not waiting.exists(), "it is deleted")
+
+
+def _damaged() -> bytes:
+    """A segment whose last entry is damaged."""
+    content = bytearray(segment_bytes(_ID, [payloads(3)]))
+    content[-10] ^= 1
+    return bytes(content)
 
 
 def _queue(agent: StagedAgent) -> None:
@@ -598,8 +607,7 @@ def test_a_segment_that_is_mended_and_queued_before_its_move_is_stored_is_read_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that moved it to the folder for errors is busy with the archive. The mended file has the same key."""
-    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
-    bad[-10] ^= 1
+    bad = _damaged()
     agent = _agent(tmp_path)
     files, goes_on = agent._writer._finished_segments, threading.Event()
     let_go = files.let_go
@@ -620,17 +628,13 @@ def test_a_segment_that_is_mended_and_queued_before_its_move_is_stored_is_read_i
     time.sleep(0.1)
     goes_on.set()
     wait_until(lambda: len(agent.published) == 2 + 3, "all of it is read")
-    time.sleep(0.1)
-    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
-    agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
-    wait_until(lambda: not waiting.exists(), "it is deleted")
+    _is_kept_until_acknowledged(agent, waiting)
     agent.stop()
 
 
 def test_a_queued_segment_that_is_damaged_and_removed_by_hand_can_be_queued_again(tmp_path: Path) -> None:
     """Nothing can be moved to the folder for errors. Its account must not wait for that."""
-    bad = bytearray(segment_bytes(_ID, [payloads(3)]))
-    bad[-10] ^= 1
+    bad = _damaged()
     agent = _agent(tmp_path)
     agent.acknowledges = False
     waiting = agent.work / "reprocess" / f"CommitLog-7-{_ID}.log"

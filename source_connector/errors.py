@@ -87,6 +87,7 @@ class FetchError(CdcError):
         is_of_key: bool = False,
     ) -> None:
         self.table = table
+        self.reason = reason
         self.refresh_schema = refresh_schema
         self.is_invalid = is_invalid
         self.is_outage = is_outage

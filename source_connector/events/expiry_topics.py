@@ -372,7 +372,7 @@ class ExpiryTopics(Stage):
         properties: dict[str, str],
         then: Callable[[int, pulsar.Result, pulsar.MessageId], None],
     ) -> None:
-        """Send a message that the broker is to deliver later. `then` gets the time of that first."""
+        """Send a message that the broker is to deliver later. The first argument of `then` is the delivery time."""
         now_s = int(self._time_s())
         deliver_at = min(max(int(properties[_SECOND]) - _EARLIER_S, now_s), now_s + _LONGEST_DELAY_S)
         deliver_at = self._out_of_order(topic, deliver_at, now_s)

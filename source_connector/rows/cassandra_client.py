@@ -58,7 +58,7 @@ _VERSION_FOR_S: Final = 1.0
 # After so long without any answer, the nodes may all have other addresses: the driver keeps those that it found at the
 # start, and never resolves the names again.
 _CONNECT_AGAIN_S: Final = 30.0
-# What a node says that could not look up the password. The second one is of older versions.
+# Parts of a node's message when it could not look up the password. The second one is of older versions.
 _UNDECIDED: Final = ("Unable to perform authentication", "Error during authentication of user")
 # The driver converts some errors of a server into its own exceptions. It raises the others as protocol messages.
 _FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
@@ -173,7 +173,7 @@ class CassandraClient:
         self._silent = SilentNodes()
         self._reached_at = 0.0
         """When Cassandra last answered a query of `system_rows`, or the last attempt to connect again was made."""
-        self._not_again = ""
+        self._connect_failure = ""
         """Why the last attempt to connect again failed; empty if none has failed since the last answer."""
         self._notices = Notices(_log, again_after_s=None)
         self.clock: Final = ClusterClock()
@@ -212,26 +212,26 @@ class CassandraClient:
     def _connect_again(self, error: NoHostAvailable) -> str:
         """Connect by the names of the nodes again if no node has answered for a while. Nothing changes if that fails.
 
-        Returns why no node has answered.
+        Return why no node has answered.
         """
         now = time.monotonic()
         before, reason = self._cluster, reason_of(error)
         if before is None or any(isinstance(each, ErrorMessage) for each in node_errors(error, NoHostAvailable)):
             return reason
         if now - self._reached_at < _CONNECT_AGAIN_S:
-            return self._not_again or reason
+            return self._connect_failure or reason
         self._reached_at = now
         try:
             self._cluster, self._session = self._connected()
         except FetchError as again:
-            self._not_again = str(again).removeprefix("cannot read ")
-            return self._not_again
+            self._connect_failure = f"{again.table}: {again.reason}"
+            return self._connect_failure
         except DeploymentError as again:
-            self._not_again = f"{self._place_text}: {again}"
+            self._connect_failure = f"{self._place_text}: {again}"
             self._say_refused(again)
-            return self._not_again
+            return self._connect_failure
         _log.info("Cassandra did not answer for %.0f s; the connector has connected to it again", _CONNECT_AGAIN_S)
-        self._not_again = ""
+        self._connect_failure = ""
         before.shutdown()
         return reason
 
@@ -255,7 +255,7 @@ class CassandraClient:
         except _FAILURES as error:
             reason = self._connect_again(error) if isinstance(error, NoHostAvailable) else reason_of(error)
             raise FetchError("system_schema", reason) from error
-        self._reached_at, self._not_again = time.monotonic(), ""
+        self._reached_at, self._connect_failure = time.monotonic(), ""
         self._notices.clear("refused")
         return rows
 

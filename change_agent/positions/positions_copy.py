@@ -102,7 +102,7 @@ class PositionsCopy(Stage):
         self._patience_s: Final = patience_s
         # What the topic has, once it was read or stored.
         self._copied = CopiedState()
-        # True while the agent reads although the copy could not be read: another machine may have noted stops in it.
+        # True while the agent reads the log without having read the copy, in which another machine may have noted stops.
         self._is_late = False
         self._copied_at = time.monotonic()
         self._refusal = "the broker does not answer"
@@ -158,7 +158,8 @@ class PositionsCopy(Stage):
     def unknown_stops(self) -> str | None:
         """The reason why no table may have progress: this machine may lack stops of another one. None otherwise.
 
-        Any thread may ask this. To be asked before the stops, which get those of the copy first.
+        Any thread may call this. Call it before the stops are read: the copy's stops are added to them before this
+        becomes None.
         """
         if not self._is_late:
             return None

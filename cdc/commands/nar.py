@@ -18,7 +18,9 @@ __all__ = ["nar"]
     default=Path(),
     help="Folder of the archive and of the files that are fetched for it; by default the current one.",
 )
-@click.option("--fetch-only", is_flag=True, help="Only fetch these files: a later build takes less time.")
+@click.option(
+    "--fetch-only", is_flag=True, help="Only fetch the libraries of the archive, so that a later build takes less time."
+)
 def nar(out: Path, fetch_only: bool) -> None:
     """Build the connector's archive for Pulsar, and print its path.
 
@@ -37,6 +39,6 @@ def nar(out: Path, fetch_only: bool) -> None:
         raise ConfigError.of("--out", text) from error
     if fetch_only:
         fetch_parts(out.resolve())
-        click.echo("what the archive takes from elsewhere: fetched")
+        click.echo("the libraries of the archive are fetched")
         return
     click.echo(build_nar(out.resolve()))

@@ -108,7 +108,9 @@ def test_the_longest_value_of_a_composite_key_is_taken() -> None:
 
 def test_the_wrong_number_of_words_is_told_with_what_the_key_is() -> None:
     """Values for the whole key or for the partition key are required."""
-    with pytest.raises(ConfigError, match=r"2 values are given; the key of ks\.t is: k0 \(int\), k1 \(int\), k2 \(text\)"):
+    with pytest.raises(
+        ConfigError, match=r"2 values are given; the key of ks\.t is: k0 \(int\), k1 \(int\), k2 \(text\)"
+    ):
         RowKey.of_words(_table("int", "int", "text"), ["1", "2"])
 
 

@@ -20,6 +20,7 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.io.core.SourceContext;
 import org.slf4j.Logger;
+import org.slf4j.MDC;
 
 /**
  * The child and its pipes. Three threads: `pump` starts the child and reads its frames into a bounded queue (a read
@@ -33,6 +34,8 @@ final class ChildProcess {
 
     private final ProcessBuilder builder;
     private final SourceContext context;
+    /** Pulsar's marks of the instance's thread: with its thread runtime, they lead log lines to the instance's log. */
+    private final Map<String, String> instanceMarks = MDC.getCopyOfContextMap();
     private final BlockingQueue<Object> records = new ArrayBlockingQueue<>(WAITING_BATCHES);
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final CompletableFuture<Void> opened = new CompletableFuture<>();
@@ -170,6 +173,9 @@ final class ChildProcess {
     /** A line of the child's log begins with its level, 3 to 6 in angle brackets; any other comes from below it. */
     private void logLines() {
         Logger log = context.getLogger();
+        if (instanceMarks != null) {
+            MDC.setContextMap(instanceMarks);
+        }
         try (BufferedReader lines = process.errorReader(StandardCharsets.UTF_8)) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 String text = line.replaceFirst("^<[3-6]>", "");

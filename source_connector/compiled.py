@@ -34,6 +34,7 @@ COMPILED_MODULES: Final = tuple(
         "encoding.avro_transcoder",
         "rows.partition_lanes",
         "encoding.projection",
+        "rows.group_limits",
         "rows.raw_page",
         "rows.read_groups",
         "rows.read_lane",

@@ -130,6 +130,15 @@ class CassandraNode(Server):
         guardrail: dict[str, Json] = {"mbean": _GUARDRAILS, "attribute": "ReadConsistencyLevelsDisallowedCSV"}
         self._ask({"type": "write", **guardrail, "value": ",".join(levels)})
 
+    def limit_partition_keys_in_select(self, most: int) -> None:
+        """Set the guardrail `partition_keys_in_select_fail_threshold` (4.1 and later) until the next start; -1: no limit.
+
+        It does not apply to superusers.
+        """
+        arguments: list[Json] = [-1, most]  # no warning
+        guardrail: dict[str, Json] = {"mbean": _GUARDRAILS, "operation": "setPartitionKeysInSelectThreshold"}
+        self._ask({"type": "exec", **guardrail, "arguments": arguments})
+
     def live_nodes(self) -> frozenset[str]:
         """The addresses of the nodes that this node considers alive, with its own."""
         live = self._ask({"type": "read", "mbean": _STORAGE_SERVICE, "attribute": "LiveNodes"})

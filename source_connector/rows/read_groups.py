@@ -1,6 +1,6 @@
 """Groups waiting reads that one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
 
-A statement for 40 keys costs client and server a fraction of what 40 statements cost. Keys of one partition, or keys
+A statement for 100 keys costs client and server a fraction of what 100 statements cost. Keys of one partition, or keys
 with the same clustering, are requested exactly. Other keys are requested as the product of both lists, at most 20 of
 them. This may return rows that were not requested. They are dropped, and the caller forbids products when there are too
 many of them. If rows are large, a statement has fewer keys, because its answer is in memory as a whole.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from schemas.cql_type import NativeType
@@ -21,11 +21,14 @@ from source_connector.encoding.selection import quoted
 from source_connector.rows.read_request import ReadRequest
 from source_connector.rows.task import Task
 
-__all__ = ["GROUP_SIZE", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
+__all__ = ["GROUP_SIZE", "LOOK_AHEAD", "WaitingRead", "group_condition", "is_exact_by_bytes", "take_group"]
 
-GROUP_SIZE: Final = 40
-_LOOK_AHEAD: Final = 4 * GROUP_SIZE
+GROUP_SIZE: Final = 100
+LOOK_AHEAD: Final = 8 * GROUP_SIZE
+"""How many waiting reads are looked through for keys of one statement."""
+_FIRST_LOOK: Final = 160
 _PRODUCT_SIZE: Final = 20
+# The keys of a statement that are enough to do without a product, and to look through the rest of the waiting reads.
 _WORTH_IT: Final = 10
 _SIZE: Final = struct.Struct(">i")
 _ROW: Final = MutationKind.ROW
@@ -52,8 +55,7 @@ def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int
     first = waiting.popleft()
     if largest < 2 or not _is_groupable(first.request):
         return [first]
-    mates = [each for each in _head(waiting) if _goes_with(first.request, each.request)]
-    chosen = _choose(first.request, mates, allow_product=allow_product, room=largest - 1)
+    chosen = _choose(first.request, waiting, allow_product=allow_product, room=largest - 1)
     if chosen:
         taken = set(map(id, chosen))
         rest = [each for each in waiting if id(each) not in taken]
@@ -94,10 +96,6 @@ def is_exact_by_bytes(projection: Projection) -> bool:
     return all(isinstance(each, NativeType) and each.name not in _SEVERAL_FORMS for each in types)
 
 
-def _head(waiting: deque[WaitingRead]) -> Iterator[WaitingRead]:
-    return (each for each, _ in zip(waiting, range(_LOOK_AHEAD), strict=False))
-
-
 def _is_groupable(request: ReadRequest) -> bool:
     kind = request.kind
     return (kind is _ROW or kind is _ROW_DELETION) and None not in request.clustering
@@ -112,16 +110,29 @@ def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
     )
 
 
-def _choose(first: ReadRequest, mates: list[WaitingRead], *, allow_product: bool, room: int) -> list[WaitingRead]:
-    """Choose as many of the mates as fit into one statement. Exact groups are preferred to products."""
-    table = first.projection.table
-    same_partition = [each for each in mates if each.request.partition_key == first.partition_key]
-    if len(table.partition_key) > 1:
-        return same_partition[:room]
-    same_clustering = [each for each in mates if each.request.clustering == first.clustering]
-    exact = max(same_partition, same_clustering, key=len)
-    if not allow_product or len(exact) >= min(_WORTH_IT, room, len(mates)):
-        return exact[:room]
+def _choose(first: ReadRequest, waiting: Iterable[WaitingRead], *, allow_product: bool, room: int) -> list[WaitingRead]:
+    """Choose as many waiting reads as fit into one statement. Exact groups are preferred to products."""
+    is_composite = len(first.projection.table.partition_key) > 1
+    mates: list[WaitingRead] = []
+    same_partition: list[WaitingRead] = []
+    same_clustering: list[WaitingRead] = []
+    exact = same_partition
+    for looked_at, each in enumerate(waiting):
+        if looked_at == LOOK_AHEAD or (looked_at == _FIRST_LOOK and len(exact) < _WORTH_IT):
+            break
+        request = each.request
+        if not _goes_with(first, request):
+            continue
+        mates.append(each)
+        if request.partition_key == first.partition_key:
+            same_partition.append(each)
+        elif not is_composite and request.clustering == first.clustering:
+            same_clustering.append(each)
+        exact = same_clustering if len(same_clustering) > len(same_partition) else same_partition
+        if len(exact) == room:
+            break
+    if is_composite or not allow_product or len(exact) >= min(_WORTH_IT, room, len(mates)):
+        return exact
     return mates[: min(room, _PRODUCT_SIZE - 1)]
 
 

@@ -25,9 +25,16 @@ from source_connector.encoding.selection import quoted
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import RowRead, reason_of
+from source_connector.rows.group_limits import GroupLimits
 from source_connector.rows.level_breaker import LevelBreaker
 from source_connector.rows.raw_page import RawPage
-from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.rows.read_groups import (
+    LOOK_AHEAD,
+    WaitingRead,
+    group_condition,
+    is_exact_by_bytes,
+    take_group,
+)
 from source_connector.rows.read_lane import ReadLane, Statement
 from source_connector.rows.read_request import OF_MANY_ROWS, RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
@@ -89,6 +96,7 @@ class RowFetcher:
         self._refused: dict[str, set[str]] = {}  # grouped statements that the server does not take, by table
         self._wordings: dict[str, int] = {}
         self._surplus = 1.0
+        self._group_limits = GroupLimits()
         self._refused_levels = RefusedLevels()
         last_resort = () if fallback_consistency is None else (fallback_consistency,)
         self._levels: Final = {
@@ -100,7 +108,7 @@ class RowFetcher:
     @property
     def has_room(self) -> bool:
         """False when enough reads wait to fill the next statements, or when their rows may be too large together."""
-        return len(self._first.waiting) < 4 * GROUP_SIZE and self.has_bytes
+        return len(self._first.waiting) < LOOK_AHEAD and self.has_bytes
 
     @property
     def has_bytes(self) -> bool:
@@ -116,6 +124,7 @@ class RowFetcher:
         """Prepare for a projection; forgets the statements of the table's earlier ones. Raises FetchError."""
         table = projection.table.full_name
         self._statements[table], self._refused[table] = {}, set()
+        self._group_limits.forget(table)
         self._statement(projection, projection.select(projection.row_selection, projection.row_where))
 
     def start(self, task: Task, request: ReadRequest) -> None:
@@ -164,10 +173,11 @@ class RowFetcher:
         if lane.is_turn_of_alone:
             return [lane.take_alone()]
         lane.turn_of_waiting()
-        largest = min(GROUP_SIZE, size.rows_of_group(), int(room / size.value))
+        largest, allows_product = self._group_limits.of(request.projection.table.full_name)
+        largest = min(largest, size.rows_of_group(), int(room / size.value))
         if lane is self._higher and self._breaker.is_probe_due(now):
             largest = 1
-        reads = take_group(lane.waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
+        reads = take_group(lane.waiting, allow_product=allows_product and self._surplus < _MAX_SURPLUS, largest=largest)
         self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
         for read in reads:
             self._waiting_bytes -= read.bytes
@@ -228,6 +238,8 @@ class RowFetcher:
         if any(failed_inside):
             self._prepare_as_others(table, statement.wording)
         is_outage = isinstance(outcome, NoHostAvailable | Unavailable) and not all(failed_inside)
+        if isinstance(outcome, InvalidRequest):
+            self._invalid(table, len(reads), outcome)
         if len(reads) > 1 and (not is_outage or any(failed_inside)):
             lane.alone.extend(reads)
             return []
@@ -242,6 +254,19 @@ class RowFetcher:
             is_of_key=of_key and len(reads) == 1,
         )
         return [(read, error) for read in reads]
+
+    def _invalid(self, table: str, keys: int, error: InvalidRequest) -> None:
+        """Learn how many keys of the table a statement may have."""
+        if keys == 1:
+            self._group_limits.single_refused(table)
+            return
+        instead = self._group_limits.refused(table, keys, str(error))
+        self._notices.say(
+            f"{table} keys",
+            f"{table}: Cassandra refuses a statement for {keys} keys; {instead} for ten minutes, and a row costs more CPU; if a "
+            f"guardrail is the reason, a higher partition_keys_in_select_fail_threshold or "
+            f"in_select_cartesian_product_fail_threshold in cassandra.yaml helps ({reason_of(error)})",
+        )
 
     def _prepare_as_others(self, table: str, wording: int) -> None:
         """Give the table's statements another text than that with `wording`, so that Cassandra prepares them anew.

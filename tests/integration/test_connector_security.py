@@ -12,7 +12,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Session
 
 from cdc.rest import rest
-from cdc.sandbox import Sandbox, SandboxOptions
+from cdc.sandbox import Pulsar, Sandbox, SandboxOptions
 from cdc.sandbox.native_protocol import DEFAULT_LOGIN
 from schemas.mutation_event import MutationKind
 from source_connector.assembly import cassandra_options
@@ -170,7 +170,7 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
         writer.close()
 
 
-def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
+def test_reads_that_guardrails_refuse_set_no_event_aside(
     strict: Sandbox,
     session: Session,
     authority: CertificateAuthority,
@@ -179,7 +179,7 @@ def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
     open_data_topic: OpenDataTopic,
 ) -> None:
     """With `read_consistency_levels_disallowed: [ALL]`, a deleted row and a row of only its key are published by the
-    next level."""
+    next level. With `partition_keys_in_select_fail_threshold: 5`, statements get fewer keys."""
     session.execute("CREATE KEYSPACE guarded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TABLE guarded.t (id int PRIMARY KEY, a int)")
     session.execute("GRANT SELECT ON guarded.t TO connector")
@@ -197,10 +197,25 @@ def test_a_level_that_a_guardrail_disallows_sets_no_event_aside(
         writer.send(deleted, writer.event(int32(2), writetime_us=5))
         assert {record.key["id"]: record.value for record in topic.next(2)} == {1: None, 2: {"a": None}}
         wait_until_acknowledged(f"{_EVENTS}guarded.t", pulsar.admin_url)
+
+        strict.node.limit_partition_keys_in_select(_FEW)
+        for number in range(_MANY):
+            session.execute("INSERT INTO guarded.t (id, a) VALUES (%s, %s) USING TIMESTAMP 6", (number, number))
+        writer.send(*(writer.event(int32(number), columns=("a",), writetime_us=6) for number in range(_MANY)))
+        assert {record.key["id"]: record.value for record in topic.next(_MANY)} == {
+            number: {"a": number} for number in range(_MANY)
+        }
+        wait_until_acknowledged(f"{_EVENTS}guarded.t", pulsar.admin_url)
+        assert isinstance(pulsar, Pulsar)
+        logs = [each.read_text(errors="replace") for each in pulsar.functions_log_dir.rglob("*connector-guarded*.log")]
+        assert any("guarded.t: Cassandra refuses a statement for" in log for log in logs)
     finally:
         strict.node.disallow_read_levels()
+        strict.node.limit_partition_keys_in_select(-1)
         connector.delete()
         writer.close()
 
 
+_FEW = 5
+_MANY = 200
 _EVENTS = "persistent://public/default/strict-events-"

@@ -9,7 +9,14 @@ import pytest
 
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
-from source_connector.rows.read_groups import GROUP_SIZE, WaitingRead, group_condition, is_exact_by_bytes, take_group
+from source_connector.rows.read_groups import (
+    GROUP_SIZE,
+    LOOK_AHEAD,
+    WaitingRead,
+    group_condition,
+    is_exact_by_bytes,
+    take_group,
+)
 from source_connector.rows.read_request import ReadLevel, ReadRequest
 from source_connector.rows.row_fetcher import range_condition
 from tests.unit.source_connector.events import NODE, a_task, int32, table
@@ -87,7 +94,26 @@ def test_a_product_has_fewer_keys_than_what_is_asked_for_exactly() -> None:
     with_equals = deque(read(KEYED, number, number % 2) for number in range(2 * GROUP_SIZE))
     group = take_group(with_equals, allow_product=True)
     assert {each.request.clustering for each in group} == {(int32(0),)}
-    assert len(group) == GROUP_SIZE == 40
+    assert len(group) == GROUP_SIZE == 100
+
+
+def test_a_full_statement_is_found_among_keys_of_several_clusterings() -> None:
+    """The first look shows that they are worth the search: every seventh key has the clustering of the first one."""
+    waiting = deque(read(KEYED, number, number % 7) for number in range(LOOK_AHEAD))
+    group = take_group(waiting, allow_product=True)
+    assert len(group) == GROUP_SIZE
+    assert {each.request.clustering for each in group} == {(int32(0),)}
+    assert [each.request.partition_key for each in waiting if each.request.clustering == (int32(0),)] == [
+        int32(number) for number in range(7 * GROUP_SIZE, LOOK_AHEAD, 7)
+    ]
+
+
+def test_the_search_ends_early_among_keys_that_have_little_in_common() -> None:
+    """Then the next keys become a product, and the search costs no more than before."""
+    few = deque(read(KEYED, number, number if number < 400 else 0) for number in range(LOOK_AHEAD))
+    assert [each.request.partition_key for each in take_group(few, allow_product=True)] == list(map(int32, range(20)))
+    many = deque(read(KEYED, number, number if 20 < number < 400 else 0) for number in range(LOOK_AHEAD))
+    assert len(take_group(many, allow_product=True)) == GROUP_SIZE
 
 
 @pytest.mark.parametrize(("largest", "together"), [(1, 1), (2, 2), (0, 1)])

@@ -16,7 +16,9 @@ from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection
 from source_connector.errors import FetchError
 from source_connector.rows.cassandra_client import CassandraClient, RowRead
+from source_connector.rows.group_limits import GroupLimits
 from source_connector.rows.raw_page import RawPage
+from source_connector.rows.read_groups import GROUP_SIZE, LOOK_AHEAD
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels
 from source_connector.rows.row_fetcher import Answer, ReadOver, RowFetcher
@@ -420,17 +422,86 @@ def test_an_answer_of_large_rows_makes_the_next_statements_smaller() -> None:
     while case.client.callbacks:
         case.answer(page((int32(0), int32(1), None), columns=3))
         case.flush()
-    for _ in range(150):
+    for _ in range(300):
         case.start((1,))
         case.answer(page((int32(1), None), columns=2))
-    case.start(*((number,) for number in range(100)))
-    assert [keys_of(each) for each in case.client.reads[-2:]] == [40, 40]
+    case.start(*((number,) for number in range(2 * GROUP_SIZE)))
+    assert [keys_of(each) for each in case.client.reads[-2:]] == [GROUP_SIZE, GROUP_SIZE]
+
+
+def _too_many_keys(guardrail: str) -> InvalidRequest:
+    return InvalidRequest(f"Guardrail {guardrail} violated: the query exceeds fail threshold of 6")
+
+
+def _sizes_until_all_are_found(case: Case, most_keys: int) -> list[int]:
+    """Let Cassandra refuse statements for more keys, and return the keys of all statements from then on."""
+    before = len(case.client.reads)
+    while case.client.callbacks:
+        keys = keys_of(case.client.reads[-len(case.client.callbacks)])
+        case.answer(_too_many_keys("partition_keys_in_select") if keys > most_keys else page(columns=3))
+        case.flush()
+    return [keys_of(each) for each in case.client.reads[before:]]
+
+
+def test_a_guardrail_for_the_keys_of_a_statement_makes_statements_smaller(caplog: pytest.LogCaptureFixture) -> None:
+    """Each refusal halves the next statements. Keys of a refused one are asked for one by one, and none is lost. One
+    log line names the guardrail."""
+    case = Case()
+    case.start(*((number,) for number in range(200)))
+    _sizes_until_all_are_found(case, most_keys=6)
+    assert sorted(case.found()) == [(number,) for number in range(200)]
+    case.start(*((number,) for number in range(12)))
+    assert [keys_of(each) for each in case.client.reads[-2:]] == [5, 5]
+    told = [
+        each.getMessage() for each in caplog.records if "partition_keys_in_select_fail_threshold" in each.getMessage()
+    ]
+    assert len(told) == 1 and "statements for at most 10 are sent for ten minutes" in told[0]
+
+
+def test_a_guardrail_for_products_forbids_only_these() -> None:
+    """Keys that share their clustering go on in one statement."""
+    case = Case(Projection(table(clustering_key=("c",))))
+    case.start((1, 1), (2, 2))
+    case.answer(_too_many_keys("in_select_cartesian_product"))
+    case.flush()
+    while case.client.callbacks:
+        case.answer(page(columns=2))
+    case.start((1, 1), (2, 2))
+    assert all("IN" not in str(each.statement) for each in case.client.reads[-2:])
+    while case.client.callbacks:
+        case.answer(page(columns=2))
+    case.start((1, 1), (2, 1))
+    assert '"pk" IN ? AND "c" = ?' in str(case.client.reads[-1].statement)
+
+
+def test_a_refusal_of_one_key_shows_that_groups_are_not_too_large() -> None:
+    """A column was dropped, for example: the next statements are as large as before."""
+    case = Case()
+    case.start((1,), (2,))
+    while case.client.callbacks:
+        case.answer(InvalidRequest("Undefined column name a"))
+        case.flush()
+    case.start(*((number,) for number in range(20)))
+    assert keys_of(case.client.reads[-1]) == 20
+
+
+def test_larger_groups_are_tried_again_after_a_while() -> None:
+    """An operator may have changed the guardrail. Other tables are not concerned."""
+    now = [0.0]
+    limits = GroupLimits(lambda: now[0])
+    assert "at most 20" in limits.refused("ks.t", 40, "too many")
+    assert "at most 10" in limits.refused("ks.t", 20, "too many")
+    assert "at most 10" in limits.refused("ks.t", 40, "too many, sent before the limit was known")
+    assert limits.of("ks.t") == (10, True)
+    assert limits.of("ks.other") == (GROUP_SIZE, True)
+    now[0] = 601.0
+    assert limits.of("ks.t") == (GROUP_SIZE, True)
 
 
 def test_no_more_statements_are_under_way_than_allowed() -> None:
     """The others wait, and the fetcher reports when enough of them wait."""
     case = Case()
-    case.start(*((number,) for number in range(200)))
+    case.start(*((number,) for number in range(2 * 20 + LOOK_AHEAD)))
     assert len(case.client.reads) == 2
     assert not case.fetcher.has_room
     case.answer(page(columns=3))

@@ -2,8 +2,8 @@
 
     python -m spark_bridge.jobs.class_archive ARCHIVE JAR [JAR...]
 
-The process runs the operations of the jobs (Delta Lake's writes and merges, windows, Arrow, a streaming query) on a few
-rows. When its JVM ends, it writes the classes that it has loaded (`-XX:ArchiveClassesAtExit`, JEP 350).
+The process runs the operations of the jobs (Delta Lake's writes and merges, windows, Arrow, Avro, data sources in
+Python, streaming queries) on a few rows. When its JVM ends, it writes the classes that it has loaded (`-XX:ArchiveClassesAtExit`, JEP 350).
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql.avro.functions import from_avro, to_avro
 
 from schemas.errors import ConfigError
 from spark_bridge.errors import SparkBridgeError
+from spark_bridge.reading.readers import register_source
 from spark_bridge.session import session_builder
 from spark_bridge.spark_home import configured_elsewhere, spark_home
+from spark_bridge.spark_line import HAS_DATA_SOURCES
 
 __all__ = ["write_archive"]
 
@@ -100,7 +103,7 @@ def _run(archive: str, jars: Sequence[str]) -> None:
     spark = (
         session_builder([Path(each) for each in jars], delta=True)
         .master("local[2]")
-        .config("spark.ui.enabled", "false")
+        .config("spark.ui.port", "0")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.extraJavaOptions", options)
         .getOrCreate()
@@ -134,9 +137,25 @@ def _use(spark: SparkSession, folder: Path) -> None:
     last = read.withColumn("n", F.row_number().over(newest)).where("n = 1").localCheckpoint()
     last.join(F.broadcast(rows), "id", "left").groupBy("n").agg(F.max("s"), F.count("m")).collect()
     last.mapInArrow(lambda batches: batches, last.schema).collect()
-    stream = spark.readStream.format("delta").load(f"{folder}/table").writeStream
-    query = stream.foreachBatch(lambda batch, _: batch.show()).option("checkpointLocation", f"{folder}/checkpoint")
+    _use_avro(spark)
+    _use_stream(spark.readStream.format("delta").load(f"{folder}/table"), f"{folder}/checkpoint")
+    if HAS_DATA_SOURCES:
+        from spark_bridge.jobs.class_archive_source import Numbers
+
+        register_source(spark, Numbers)
+        spark.read.format(Numbers.name()).load().collect()
+        _use_stream(spark.readStream.format(Numbers.name()).load(), f"{folder}/checkpoint-numbers")
+
+
+def _use_stream(rows: DataFrame, checkpoint: str) -> None:
+    query = rows.writeStream.foreachBatch(lambda batch, _: batch.show()).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()
+
+
+def _use_avro(spark: SparkSession) -> None:
+    as_avro = spark.range(_ROWS).select(to_avro(F.struct("id")).alias("data"))
+    schema = '{"type": "record", "name": "row", "fields": [{"name": "id", "type": "long"}]}'
+    as_avro.select(from_avro("data", schema).alias("row")).select("row.id").collect()
 
 
 if __name__ == "__main__":

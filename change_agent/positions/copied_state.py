@@ -18,10 +18,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from change_agent.positions.offsets import StoredPositions, format_positions, load_positions, positions_of
-from change_agent.positions.stops import Stop, parse_stops, stops_as_json
+from change_agent.positions.stops import EVERY_TABLE, Stop, parse_stops, stops_as_json
 from change_agent.private_files import replace_private, sync_directory
 
-__all__ = ["CopiedState", "format_copy", "maker_of", "parse_copy"]
+__all__ = ["CopiedState", "format_copy", "maker_of", "parse_copy", "unreadable_copy"]
 
 _NAME: Final = "copy-maker.txt"
 # A broker accepts messages of 5 MiB. The positions may take up to about 1 MiB.
@@ -68,6 +68,18 @@ def parse_copy(content: bytes, where: str) -> CopiedState | None:
         clearings=stored.get("clearings"),
         maker=stored.get("maker", ""),
     )
+
+
+def unreadable_copy(why: str) -> CopiedState:
+    """Return what counts instead of a copy that cannot be read: no positions, and a stop of every table.
+
+    Another working directory may have made the copy, and nobody knows its stops.
+    """
+    reason = (
+        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with cdc"
+        " spark verify --repair, then run cdc agent resume-progress"
+    )
+    return CopiedState(stops={EVERY_TABLE: Stop(reason=reason)}, maker="unknown")
 
 
 def maker_of(directory: Path) -> str:

@@ -8,7 +8,8 @@ never skips events, however old it is.
 The copy also has the stops of the node's tables. A machine that takes positions from the copy, or whose copy another
 one has made, adds these stops to its own. Otherwise its own stops are newer: an operator may have ended one since. A
 copy has all stops that its positions need, because a stop is stored before the positions that need it. Until a copy
-that could not be read at the start is read, no table has progress.
+that could not be read at the start is read, no table has progress. A copy that is damaged, or of a newer version, is
+replaced, but first every table gets a stop that only an operator ends.
 
 A machine that takes positions from the copy also takes its published truncations and drops. It publishes the others.
 A copy has all that were published before its positions, because a clearing is stored before the positions behind it.
@@ -35,7 +36,7 @@ from typing import Any, Final, Protocol
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError, StateFormatError
-from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy
+from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy, unreadable_copy
 from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
@@ -137,20 +138,14 @@ class PositionsCopy(Stage):
         began = time.monotonic()
         while not self.stopping.is_set():
             try:
-                payload = self._opened().read() if self._node_id() is not None else b""
+                if self._node_id() is not None:
+                    return self._restored(self._opened().read())
             except PublishError as error:
                 self._complain(error)
-                payload = b""
                 if self._own != StoredPositions() and time.monotonic() - began >= self._patience_s:
                     _log.warning("%s; %s", error, self._otherwise)
                     self._is_late = True
                     return None
-            if payload is None:
-                _log.info("there is no copy of this node's positions yet; %s", self._otherwise)
-                return None
-            if payload:
-                copied = self._parsed(payload)
-                return None if copied is None else self._restored(copied)
             self.stopping.wait(_RETRY_S)
         return None
 
@@ -177,7 +172,7 @@ class PositionsCopy(Stage):
         if not self._is_late:
             return True
         payload = self._opened().read()
-        copied = self._parsed(payload) if payload else None
+        copied = None if payload is None else self._parsed(payload)
         self._is_late = copied is not None and self._is_other(copied) and not self._take_stops(copied.stops)
         return not self._is_late
 
@@ -185,19 +180,24 @@ class PositionsCopy(Stage):
         """True when the agent of another working directory has made this copy."""
         return copied.maker not in ("", self._maker)
 
-    def _parsed(self, payload: bytes) -> CopiedState | None:
+    def _parsed(self, payload: bytes) -> CopiedState:
+        """Return the copy; what counts instead if it cannot be read."""
+        why = "is damaged"
         try:
             copied = parse_copy(payload, "the copy of this node's positions")
-        except StateFormatError as error:
-            _log.error("%s; %s", error, self._otherwise)
-            return None
+        except StateFormatError:
+            copied, why = None, "is of a newer version of the agent"
         if copied is None:
-            _log.error("the copy of this node's positions is damaged; %s", self._otherwise)
-            return None
+            _log.error("the copy of this node's positions %s; %s", why, self._otherwise)
+            return unreadable_copy(why)
         self._copied = copied
         return copied
 
-    def _restored(self, copied: CopiedState) -> StoredPositions | None:
+    def _restored(self, payload: bytes | None) -> StoredPositions | None:
+        if payload is None:
+            _log.info("there is no copy of this node's positions yet; %s", self._otherwise)
+            return None
+        copied = self._parsed(payload)
         is_other = self._is_other(copied)
         copied_place, own_place = copied.positions.last_place, self._own.last_place
         is_used = copied_place > own_place or (copied_place == own_place != (0, 0) and is_other)
@@ -215,7 +215,7 @@ class PositionsCopy(Stage):
             return True
         names = ", ".join("all tables" if each == EVERY_TABLE else each for each in sorted(stops))
         _log.warning(
-            "the progress of %s stands still, as on the machine before: cdc agent resume-progress --list says why",
+            "the copy of this node's positions stops the progress of %s: cdc agent resume-progress --list says why",
             names,
         )
         problem = "the stops of tables cannot be written; reading waits, trying again"

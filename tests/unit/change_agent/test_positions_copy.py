@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +61,14 @@ class _Topic:
 class _Agent:
     """An agent as a PositionsCopy sees it."""
 
-    def __init__(self, topic: _Topic, *, is_fresh: bool = False, patience_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        topic: _Topic,
+        *,
+        is_fresh: bool = False,
+        patience_s: float = 60.0,
+        folder: Path = Path("no such folder"),
+    ) -> None:
         self.stored = _STORED
         self.is_portable = True
         self.adopted: list[StoredPositions] = []
@@ -74,8 +82,8 @@ class _Agent:
             lambda: self.is_portable,
             self.adopted.append,
             StoredPositions() if is_fresh else self.stored,
-            Stops(Path("no such folder")),
-            PublishedClearings(Path("no such folder")),
+            Stops(folder),
+            PublishedClearings(folder),
             "this one",
             patience_s,
         )
@@ -151,10 +159,10 @@ def test_an_agent_waits_for_the_one_that_has_the_nodes_copy(caplog: pytest.LogCa
     ("payload", "expected"), [(format_positions(0, _STORED), _STORED), (None, None), (b"00000000\n{}", None)]
 )
 def test_a_fresh_machine_takes_the_copy_or_reads_everything(
-    payload: bytes | None, expected: StoredPositions | None
+    tmp_path: Path, payload: bytes | None, expected: StoredPositions | None
 ) -> None:
-    """A damaged copy is ignored: events are published twice, and none is skipped."""
-    made = _Agent(_Topic(payload), is_fresh=True)
+    """The positions of a damaged copy are ignored: events are published twice, and none is skipped."""
+    made = _Agent(_Topic(payload), is_fresh=True, folder=tmp_path)
     made.copy.start()
     assert made.copy.is_ready.wait(20)
     made.copy.stop()
@@ -298,7 +306,7 @@ def test_a_machine_keeps_its_own_positions_if_they_are_farther_than_the_copy(
     """The copy is some seconds old, missing or damaged."""
     old = replace(_STORED, segments={7: StoredSegment(position=99)})
     for payload in (format_positions(0, old), format_positions(0, _STORED), None, b"00000000\n{}"):
-        made = _Agent(_Topic(payload))
+        made = _Agent(_Topic(payload), folder=tmp_path)
         made.copy.start()
         assert made.copy.is_ready.wait(20)
         made.copy.stop()
@@ -563,6 +571,50 @@ def test_a_copy_that_could_not_be_read_at_the_start_is_read_before_it_is_replace
     unread = {7: StoredSegment(position=100), _ID: StoredSegment(position=0), _ID + 1: StoredSegment(position=0)}
     expected = again.agent.stored_now() if is_portable else replace(_STORED, segments=unread)
     assert _copied(topic) == expected
+
+
+def _of_newer_version(content: bytes) -> bytes:
+    body = content.partition(b"\n")[2].replace(b'"format": 1', b'"format": 2')
+    return b"%08x\n%s" % (zlib.crc32(body), body)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("why", ["is damaged", "is of a newer version of the agent"])
+def test_a_copy_that_cannot_be_read_stops_every_table_before_it_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_late: bool, why: str
+) -> None:
+    """It may have had stops of another machine. Without them a resolved timestamp could pass an open gap."""
+    topic = _Topic()
+    machine = _Machine(tmp_path, topic)
+    machine.start()
+    machine.finish(_ID)
+    machine.stop()
+    content = format_copy(CopiedState(positions=_STORED, stops={"ks.a": Stop(reason="a gap")}, maker="another"))
+    content = content[:-1] if why == "is damaged" else _of_newer_version(content)
+    topic.payload, topic.refusals = content, int(is_late)
+    again = _Machine(tmp_path, topic, patience_s=0.0 if is_late else 60.0)
+    in_the_way = again.agent.work / "stops.tmp"
+    in_the_way.mkdir()
+    again.copy.start()
+    assert again.copy.is_ready.wait(3) is is_late
+    again.copy.stop()
+    again.agent.start()
+    again.agent.stop()
+    assert topic.payload == content
+    in_the_way.rmdir()
+    once_more = _Machine(tmp_path, topic)
+    once_more.start()
+    wait_until(lambda: topic.payload != content, "it is replaced")
+    once_more.stop()
+    reason = (
+        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with cdc"
+        " spark verify --repair, then run cdc agent resume-progress"
+    )
+    assert read_stops(tmp_path / "work") == {EVERY_TABLE: reason}
+    assert _stops_of(topic) == {EVERY_TABLE: Stop(reason=reason)}
+    own = f"the copy of this node's positions {why}; this machine's own positions are used"
+    stopped = "the copy of this node's positions stops the progress of all tables: cdc agent resume-progress --list says why"
+    assert {own, stopped} <= {each.getMessage() for each in caplog.records}
 
 
 def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) -> None:

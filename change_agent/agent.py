@@ -53,6 +53,7 @@ from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.reading_again import reading_again
 from change_agent.positions.stops import EVERY_TABLE, Stops
+from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -140,6 +141,7 @@ class ChangeAgent:
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
         self._stops: Final = Stops(config.cdc_working_dir)
+        self._awaited: Final = AwaitedClearings(self._producers.open_clearings, self._stopping)
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -156,6 +158,7 @@ class ChangeAgent:
             check_s=config.events_topics_check_interval_ms / 1000,
             tables=self._present_names,
             on_damage=self._stops.note,
+            awaited=self._awaited,
         )
         self._watcher: Final = CdcRawWatcher(
             config.cdc_raw_directory,
@@ -465,6 +468,7 @@ class ChangeAgent:
                 self._producers,
                 config.topic_prefix,
                 self._stopping,
+                self._awaited,
             ),
         )
 

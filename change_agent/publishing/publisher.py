@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions, Place
+from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import HELD_SUFFIX
 from change_agent.publishing.hold_limits import HoldLimits
@@ -107,6 +108,7 @@ class MutationPublisher(Stage):
         check_s: float = _CHECK_S,
         tables: Callable[[], Collection[tuple[str, str]]] = tuple,
         on_damage: Callable[[str, str], None] = lambda table, reason: None,
+        awaited: AwaitedClearings | None = None,
     ) -> None:
         """`tables` returns the tables (keyspace, table) that may have events now.
 
@@ -144,6 +146,7 @@ class MutationPublisher(Stage):
         self._on_moment: Callable[[], None] = lambda: None
         self._tables: Final = tables
         self._on_damage: Final = on_damage
+        self._awaited: Final = awaited
 
     def publish(self, events: Sequence[Outgoing]) -> None:
         """Send these events after all others. Room must be taken for them, and their entries must be tracked."""
@@ -185,9 +188,13 @@ class MutationPublisher(Stage):
             for topic in self._ready.values():
                 if disk_has_room:
                     topic.store()
-                self._metrics.messages_sent += topic.send_ready()
+                if not self._waits_for_clearing(topic):
+                    self._metrics.messages_sent += topic.send_ready()
             self._ready.clear()
             self._serve_topics()
+
+    def _waits_for_clearing(self, topic: TopicQueue) -> bool:
+        return self._awaited is not None and self._awaited.holds_back(topic.name, is_usable=topic.is_usable())
 
     def _handle_some(self) -> bool:
         """Handle messages of the inbox. Waits up to `_TURN_S` for the first one. False when the publisher stops."""

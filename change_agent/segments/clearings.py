@@ -6,7 +6,8 @@ Truncations are in the node's `system.local`. They are compared whenever the pro
 log moved, or at its interval), and when the log says that the node has noted a truncation. The position of a truncation
 in the log is known. So the reader stops there, and the message follows the events of earlier changes. If the reader has
 already passed this position, the message is published at once, and the table's events from this position on are
-published again. So a consumer finds every change that the truncation has not removed after its message.
+published again. So a consumer finds every change that the truncation has not removed after its message. If the topic
+cannot be used then, the events of the table that are not sent yet wait for the message (AwaitedClearings).
 
 A drop is found when the node's schema lacks a table that was there before. It is published at the reader's position.
 
@@ -20,7 +21,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -33,7 +34,8 @@ from change_agent.events.mutation_interpreter import MutationInterpreter, Stoppe
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.published_clearings import CLEARINGS_FILE
 from change_agent.private_files import replace_private
-from change_agent.publishing.event_producers import EventProducer, send_all
+from change_agent.publishing.awaited_clearings import AwaitedClearings, send_clearing
+from change_agent.publishing.event_producers import EventProducer
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -46,7 +48,6 @@ __all__ = ["Clearings", "LogState", "Producers"]
 
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(1.0, 60.0)
-_ANSWER_TIMEOUT_S: Final = 30.0
 _NODE_ANSWER_S: Final = 1.0
 _NODE_PAUSE_S: Final = 10.0
 # How long a clearing waits until the broker has all events that were handed over before it.
@@ -89,9 +90,14 @@ class LogState(Protocol):
 
 
 class _State(Enum):
-    """FOUND ──> done; if the reader has already passed the position: FOUND ──> REPEATED ──> done."""
+    """FOUND ──> done; if the reader has already passed the position: FOUND ──> REPEATED ──> done.
+
+    If the topic of a truncation cannot be used: FOUND ──> AWAITED ──> as above.
+    """
 
     FOUND = auto()
+    AWAITED = auto()
+    """AwaitedClearings publishes it, before the events that are handed over now."""
     REPEATED = auto()
     """The clearing is published.
 
@@ -106,8 +112,15 @@ class _Pending:
     place: Truncation
     found_at: float
     state: _State = _State.FOUND
+    is_late: bool = False
+    """The reader has passed its position, so the events after it are published again."""
     due_at: float = 0.0
     failures: int = 0
+
+    @property
+    def name(self) -> str:
+        word = "truncation" if self.kind is ClearingKind.TRUNCATION else "drop"
+        return f"the {word} of {self.table.full_name}"
 
     def is_at(self, segment_id: int, position: int) -> bool:
         return self.state is _State.FOUND and self.place[:2] == (segment_id, position)
@@ -133,6 +146,7 @@ class Clearings:
         producers: Producers,
         topic_prefix: str,
         stopping: threading.Event,
+        awaited: AwaitedClearings,
     ) -> None:
         self._path: Final = directory / CLEARINGS_FILE
         self._source: Final = source
@@ -141,6 +155,7 @@ class Clearings:
         self._producers: Final = producers
         self._topic_prefix: Final = topic_prefix
         self._stopping: Final = stopping
+        self._awaited: Final = awaited
         self._notices: Final = Notices(_log)
         self._published: dict[UUID, Truncation] | None = None
         self._alive: set[UUID] = set()
@@ -223,7 +238,19 @@ class Clearings:
             if each.is_at(segment_id, position):
                 if not self._wait_for_events() and self._stopping.is_set():
                     raise StoppedError
-                self._publish(table_id, each, each.place)
+                self._publish_truncation(table_id, each)
+
+    def _publish_truncation(self, table_id: UUID, pending: _Pending) -> bool:
+        """Publish it now; False if later events of the table wait for it, because it has to be tried again."""
+        # If an earlier truncation of the table is awaited, this one replaces it.
+        if table_id not in self._awaited and self._publish(table_id, pending, pending.place):
+            return True
+        pending.state = _State.AWAITED
+        self._awaited.add(table_id, self._topic_of(pending), self._message(table_id, pending, pending.place))
+        return False
+
+    def _topic_of(self, pending: _Pending) -> str:
+        return events_topic(pending.table.keyspace, pending.table.name, self._topic_prefix)
 
     def publish_due(self, log: LogState, read_again: Callable[[UUID, int, int], None]) -> None:
         """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
@@ -244,7 +271,23 @@ class Clearings:
         for table_id, each in due:
             if not self._publish_due(table_id, each, log, read_again):
                 return
+        self._finish_awaited(read_again)
         self._finish_repeated()
+
+    def _finish_awaited(self, read_again: Callable[[UUID, int, int], None]) -> None:
+        for table_id, each in list(self._pending.items()):
+            if each.state is not _State.AWAITED:
+                continue
+            is_overtaken = self._awaited.take_published(table_id)
+            if is_overtaken is None:
+                continue
+            self._note_published(each, each.place)
+            each.is_late |= is_overtaken
+            if each.is_late:
+                each.state = _State.REPEATED
+                read_again(table_id, each.place.segment_id, each.place.position)
+            else:
+                self._finish(table_id, each, each.place)
 
     def _publish_due(
         self, table_id: UUID, pending: _Pending, log: LogState, read_again: Callable[[UUID, int, int], None]
@@ -252,7 +295,8 @@ class Clearings:
         if pending.kind is ClearingKind.DROP:
             segment_id, position = log.read_place()
             return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))
-        if not self._publish(table_id, pending, pending.place, is_late=True):
+        pending.is_late = True
+        if not self._publish_truncation(table_id, pending):
             return False
         read_again(table_id, pending.place.segment_id, pending.place.position)
         return True
@@ -280,38 +324,39 @@ class Clearings:
         """Wait until the broker has all events that were handed over; False if it has not after `_EMPTY_S`."""
         return self._positions.wait_until_empty(_EMPTY_S)
 
-    def _publish(self, table_id: UUID, pending: _Pending, place: Truncation, *, is_late: bool = False) -> bool:
-        """Publish the clearing on every partition; False if it has to be tried again.
-
-        `is_late`: the reader has passed its position, so the events after it are published again.
-        """
-        table = pending.table
-        topic = events_topic(table.keyspace, table.name, self._topic_prefix)
-        word = "truncation" if pending.kind is ClearingKind.TRUNCATION else "drop"
+    def _publish(self, table_id: UUID, pending: _Pending, place: Truncation) -> bool:
+        """Publish the clearing on every partition; False if it has to be tried again."""
+        topic = self._topic_of(pending)
+        if pending.kind is ClearingKind.DROP:
+            self._awaited.remove(table_id)
         try:
             # No topic is created for a dropped table.
             is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.may_have_events(topic)
             if is_wanted:
-                _send(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
+                send_clearing(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
         except PublishError as error:
             pending.put_off()
             self._notices.say(
-                topic, f"the {word} of {table.full_name} is not on its events topic yet, trying again: {error}"
+                topic, f"{pending.name} is not on its events topic yet, trying again: {error}"
             )
             return False
+        self._awaited.remove(table_id)
         if is_wanted:
-            _log.info(
-                "%s: its %s at segment %d, position %d is published to every partition",
-                topic,
-                word,
-                place.segment_id,
-                place.position,
-            )
-        if is_late:
+            self._note_published(pending, place)
+        if pending.is_late:
             pending.state = _State.REPEATED
         else:
             self._finish(table_id, pending, place)
         return True
+
+    def _note_published(self, pending: _Pending, place: Truncation) -> None:
+        _log.info(
+            "%s: %s at segment %d, position %d is published to every partition",
+            self._topic_of(pending),
+            pending.name,
+            place.segment_id,
+            place.position,
+        )
 
     def _message(self, table_id: UUID, pending: _Pending, place: Truncation) -> bytes:
         table = pending.table
@@ -398,15 +443,6 @@ def _is_passed(pending: _Pending, log: LogState) -> bool:
         segment_id == place.segment_id and (log.read_position(segment_id) or 0) >= place.position
         for segment_id in log.unread(place.segment_id)
     )
-
-
-def _send(producers: Sequence[EventProducer], topic: str, payload: bytes) -> None:
-    """Send the message with each producer, and close the producers. Raises PublishError."""
-    try:
-        send_all([(producer, payload) for producer in producers], topic, _ANSWER_TIMEOUT_S)
-    finally:
-        for producer in producers:
-            producer.close()
 
 
 def _now_ms() -> int:

@@ -27,6 +27,7 @@ from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.reading_again import reading_again
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops
+from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, OutgoingRun, event_size
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
@@ -180,7 +181,10 @@ class StagedAgent:
 
     def _clearings(self, producers: Producers, interpreter: MutationInterpreter) -> Clearings:
         prefix = "persistent://public/default/events-"
-        return Clearings(self.work, self._tables, interpreter, self.positions, producers, prefix, self._stopping)
+        self.awaited = AwaitedClearings(producers.open_clearings, self._stopping)
+        return Clearings(
+            self.work, self._tables, interpreter, self.positions, producers, prefix, self._stopping, self.awaited
+        )
 
     def _read_again(self) -> None:
         self.stored = reading_again(self.stored, [self.cdc_raw, self.spill])

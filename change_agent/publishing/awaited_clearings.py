@@ -1,0 +1,132 @@
+"""AwaitedClearings: truncations whose topic could not be used. Its events that are not sent yet wait for them.
+
+A topic may come back before the reader of the log tries again. Without this wait, events behind a truncation could be on
+the topic before it, and their segments deleted before they are published once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from change_agent.errors import PublishError
+from change_agent.publishing.event_producers import EventProducer, send_all
+from runtime.backoff import Backoff
+
+__all__ = ["AwaitedClearings", "send_clearing"]
+
+_log: Final = logging.getLogger(__name__)
+_BACKOFF: Final = Backoff(0.2, 5.0)
+_ANSWER_TIMEOUT_S: Final = 30.0
+# How long the events of a topic that can be used wait for its truncation.
+_PATIENCE_S: Final = 60.0
+
+
+def send_clearing(producers: Sequence[EventProducer], topic: str, payload: bytes) -> None:
+    """Send the message with each producer, and close the producers. Raises PublishError."""
+    try:
+        send_all([(producer, payload) for producer in producers], topic, _ANSWER_TIMEOUT_S)
+    finally:
+        for producer in producers:
+            producer.close()
+
+
+@dataclass(slots=True)
+class _Awaited:
+    topic: str
+    payload: bytes
+    is_published: bool = False
+    is_overtaken: bool = False
+    # When the topic was first seen to be usable for events; None while it is not.
+    usable_since: float | None = None
+
+
+class AwaitedClearings:
+    """The newest truncation of each table whose topic could not be used.
+
+    The reader's thread adds and removes them, the publisher's thread asks whether a topic waits, and a thread for each
+    truncation publishes it.
+    """
+
+    def __init__(
+        self,
+        open_producers: Callable[[str], list[EventProducer]],
+        stopping: threading.Event,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._open_producers: Final = open_producers
+        self._stopping: Final = stopping
+        self._patience_s: Final = patience_s
+        # By table id. Replaced as a whole, because other threads read it.
+        self._awaited: Mapping[UUID, _Awaited] = {}
+
+    def add(self, table_id: UUID, topic: str, payload: bytes) -> None:
+        """Let the topic's events that are not sent yet wait until the broker has the message.
+
+        The message replaces an earlier one of the table.
+        """
+        added = _Awaited(topic, payload)
+        self._awaited = {**self._awaited, table_id: added}
+        threading.Thread(target=self._publish, args=(table_id, added), name="truncation", daemon=True).start()
+
+    def __contains__(self, table_id: UUID) -> bool:
+        return table_id in self._awaited
+
+    def remove(self, table_id: UUID) -> None:
+        """Let no event wait for the table's truncation any more, if there is one."""
+        self._awaited = {each: awaited for each, awaited in self._awaited.items() if each != table_id}
+
+    def _publish(self, table_id: UUID, awaited: _Awaited) -> None:
+        """Try until the broker has the message, or it is removed or replaced."""
+        failures = 1
+        while not self._stopping.wait(_BACKOFF.pause_s(failures)) and self._awaited.get(table_id) is awaited:
+            try:
+                send_clearing(self._open_producers(awaited.topic), awaited.topic, awaited.payload)
+            except PublishError as error:
+                _log.debug("a truncation cannot be published: %s", error)
+                failures += 1
+            else:
+                awaited.is_published = True
+                return
+
+    def holds_back(self, topic: str, *, is_usable: bool) -> bool:
+        """True while the topic's events wait for a truncation. `is_usable`: the topic can be used for events now.
+
+        If the broker takes no truncation although it would take events, the events do not wait for ever.
+        """
+        waits = [self._holds_back(each, is_usable) for each in self._awaited.values() if each.topic == topic]
+        return any(waits)
+
+    def _holds_back(self, awaited: _Awaited, is_usable: bool) -> bool:
+        if awaited.is_published or awaited.is_overtaken:
+            return False
+        now = time.monotonic()
+        if not is_usable:
+            awaited.usable_since = None
+        elif awaited.usable_since is None:
+            awaited.usable_since = now
+        elif now - awaited.usable_since >= self._patience_s:
+            awaited.is_overtaken = True
+            _log.warning(
+                "%s: the broker takes events, but no truncation, for %.0f s: later events are sent before it, and once more"
+                " after it; see that the agent may produce with a further version of the topic's schema",
+                awaited.topic,
+                self._patience_s,
+            )
+        return not awaited.is_overtaken
+
+    def take_published(self, table_id: UUID) -> bool | None:
+        """Remove the table's truncation if it is published; None if it is not.
+
+        Return True if later events may be before it.
+        """
+        awaited = self._awaited[table_id]
+        if not awaited.is_published:
+            return None
+        self.remove(table_id)
+        return awaited.is_overtaken

@@ -1,0 +1,201 @@
+"""A truncation whose topic was away when the reader came to it: it is on the topic before the events behind it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from change_agent.errors import PublishError
+from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.hold_limits import HoldLimits
+from change_agent.publishing.messages import Packing
+from change_agent.publishing.outgoing import Outgoing
+from change_agent.publishing.publisher import MutationPublisher
+from change_agent.segments import clearings
+from schemas.mutation_event import decode_events
+from schemas.progress_record import UNKNOWN_POSITION
+from schemas.truncation import Truncation
+from tests.agent.segment_writer import segment_bytes
+from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent
+from tests.topics.events_topic import wait_until
+from tests.unit.change_agent.memory_broker import MemoryBroker
+
+_ID = time.time_ns() // 1_000_000 - 10_000
+_CLEARING = b"the truncation"
+_PREFIX = "persistent://public/default/events-"
+# Two mutations of different tables, each of one row.
+_MINE, _OTHER = ENTRIES[0].payload, next(each.payload for each in ENTRIES if each.payload[1:17] != ENTRIES[0].payload[1:17])
+_TABLE_ID = UUID(bytes=_MINE[1:17])
+# The truncation is between the second and the third one.
+_SECTIONS = [[_OTHER, _MINE], [_MINE], [_OTHER, _MINE, _MINE, _MINE]]
+
+
+class _Broker(MemoryBroker):
+    """A broker that also takes truncations, unless it refuses them."""
+
+    refuses_clearings = False
+
+    def open_clearings(self, topic: str) -> list[EventProducer]:
+        if topic in self.refused_topics or self.refuses_clearings:
+            raise PublishError(topic, "is refused")
+        return [_ClearingProducer(each) for each in self.stored.setdefault(topic, [[]])]
+
+    def may_have_events(self, topic: str) -> bool:
+        return True
+
+    def order(self, topic: str) -> list[int | str]:
+        """The positions of the topic's events, and "T" for the truncation, in the order of the topic."""
+        found: list[int | str] = []
+        for payload in self.stored.get(topic, [[]])[0]:
+            events = () if payload == _CLEARING else decode_events(payload).events
+            found += [event.position for event in events] or ["T"]
+        return found
+
+
+class _ClearingProducer:
+    last_position = UNKNOWN_POSITION
+
+    def __init__(self, stored: list[bytes]) -> None:
+        self._stored = stored
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        self._stored.append(_CLEARING)
+        on_result(None)
+        return True
+
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _PublishingAgent(StagedAgent):
+    """A staged agent whose events go through a publisher to the broker."""
+
+    def __init__(self, folder: Path, tables: MemoryTables, broker: _Broker) -> None:
+        super().__init__(folder, tables, clearings=broker)
+        limits = HoldLimits(events=0, bytes=0, seconds=0.0, max_held_bytes=1_000_000, settled_s=1_000.0)
+        self.held = folder / "held"
+        self.held.mkdir(exist_ok=True)
+        self.publisher = MutationPublisher(
+            broker, self.positions, self.metrics, topic_prefix=_PREFIX, packing=Packing(max_events=1, max_bytes=10_000),
+            held_directory=self.held, hold_limits=limits, awaited=self.awaited,
+        )  # fmt: skip
+
+    def publish(self, handed_over: Sequence[Outgoing]) -> None:
+        self.publisher.publish(handed_over)
+
+    def start(self) -> None:
+        self.publisher.start()
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self.publisher.stop()
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> MemoryTables:
+    """The golden tables. A truncation waits shortly for the events before it."""
+    monkeypatch.setattr(clearings, "_EMPTY_S", 0.3)
+    return MemoryTables(GOLDEN.tables())
+
+
+def _place() -> Truncation:
+    return Truncation(_ID, len(segment_bytes(_ID, _SECTIONS[:2])), 1_000)
+
+
+def _topic(tables: MemoryTables) -> str:
+    return f"{_PREFIX}{tables.tables[_TABLE_ID].full_name}"
+
+
+def _end(agent: StagedAgent, content: bytes) -> None:
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is deleted")
+    agent.stop()
+    stored = json.loads((agent.work / "clearings.json").read_text())
+    assert stored["truncations"].keys() == {str(_TABLE_ID)}
+
+
+def _begun(agent: _PublishingAgent, broker: _Broker, tables: MemoryTables) -> bytes:
+    """Let the agent publish the first section, and note a truncation. Return the content of the segment."""
+    content = segment_bytes(_ID, _SECTIONS)
+    agent.segment(_ID, content, str(len(segment_bytes(_ID, _SECTIONS[:1]))))
+    agent.start()
+    topic = _topic(tables)
+    wait_until(lambda: len(broker.order(topic)) == 1 and agent.positions.events == 0, "the first section is published")
+    tables.truncations = {_TABLE_ID: _place()}
+    return content
+
+
+def test_events_wait_for_a_truncation_whose_topic_was_unreachable(tmp_path: Path, tables: MemoryTables) -> None:
+    """The producers of the events reconnect by themselves, at once. The segment may be deleted after that."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content = _begun(agent, broker, tables)
+    topic = _topic(tables)
+    broker.refuses_clearings = True
+    broker.connected = False
+    agent.index(_ID, str(len(content)))
+    wait_until(lambda: agent.follower.read_position(_ID) == len(content), "all is read")
+    time.sleep(0.5)
+    assert len(broker.order(topic)) == 2
+    broker.connected = True
+    time.sleep(1.5)
+    assert len(broker.order(topic)) == 2
+    broker.refuses_clearings = False
+    wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 20)
+    assert [each == "T" for each in broker.order(topic)] == [False, False, True, False, False, False]
+    _end(agent, content)
+
+
+def test_held_events_wait_for_a_truncation(tmp_path: Path, tables: MemoryTables) -> None:
+    """They count as acknowledged, so the segment is deleted before the topic can be used."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    broker.refused_topics.add(topic)
+    tables.truncations = {_TABLE_ID: _place()}
+    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
+    assert broker.order(topic) == [] and list(agent.held.iterdir())
+    broker.refused_topics.clear()
+    wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 30)
+    places = broker.order(topic)
+    behind = [each for each in places if each != "T"][2:]
+    assert places.index("T") < places.index(behind[0])
+    wait_until(lambda: (agent.work / "clearings.json").exists() and str(_TABLE_ID) in
+               json.loads((agent.work / "clearings.json").read_text())["truncations"], "it is stored")  # fmt: skip
+    _end(agent, content)
+
+
+def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema of a truncation may be refused. Later the truncation comes, and the events behind it once more."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    monkeypatch.setattr(agent.awaited, "_patience_s", 1.0)
+    content = _begun(agent, broker, tables)
+    topic = _topic(tables)
+    broker.refuses_clearings = True
+    agent.index(_ID, str(len(content)))
+    wait_until(lambda: len(broker.order(topic)) == 5, "the events are published", 20)
+    [told] = [each.getMessage() for each in caplog.records if "takes events" in each.getMessage()]
+    assert told == (
+        f"{topic}: the broker takes events, but no truncation, for 1 s: later events are sent before it, and once more after"
+        " it; see that the agent may produce with a further version of the topic's schema"
+    )
+    broker.refuses_clearings = False
+    wait_until(lambda: len(broker.order(topic)) == 9, "the truncation and the events behind it are published", 20)
+    places = broker.order(topic)
+    assert places[5] == "T" and places[6:] == places[2:5]
+    _end(agent, content)
+    assert broker.order(topic) == places

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from schemas.mutation_event import Clearing, ClearingKind, MutationEvents
 from schemas.truncation import Truncation
 from source_connector.events.events_message import EventsMessage
+from source_connector.events.pulsar_access import PulsarConnection
 from source_connector.tables.clearing_record import ClearingRecord, covers, node_clearings, without_earlier
-from source_connector.tables.schema_changes import ClearingToPublish
+from source_connector.tables.schema_changes import ClearingToPublish, SchemaChangeTopic
+from source_connector.tables.schema_queries import SchemaAnswer
 from tests.unit.source_connector.events import NODE, event, table
 from tests.unit.source_connector.table_line_case import GOOD, NEW, OLD, Case, Neighbours, _Origin
 
@@ -21,10 +25,12 @@ _NOTED = Truncation(7, 500, 1_000_000)
 _TRUNCATION = Clearing(ClearingKind.TRUNCATION, 500, 1_000_000)
 
 
-def _tell(case: Case, clearing: Clearing = _TRUNCATION, node: UUID = NODE, table_id: UUID = OLD) -> None:
+def _tell(
+    case: Case, clearing: Clearing = _TRUNCATION, node: UUID = NODE, table_id: UUID = OLD, segment_id: int = 7
+) -> None:
     content = MutationEvents(
         node_id=node,
-        segment_id=7,
+        segment_id=segment_id,
         keyspace="ks",
         table="t",
         table_id=table_id,
@@ -335,3 +341,89 @@ def test_a_drop_that_comes_during_the_question_has_its_own(monkeypatch: pytest.M
     case.line.work()
     assert (answers, case.around.settled) == ([OLD, OLD, None], [1])
     assert [each.node_id for each in case.around.clearings] == [_OTHER]
+
+
+class _RecordsTopic:
+    """The topic of schema changes in memory, as connection, client, producer and reader."""
+
+    hint = None
+
+    def __init__(self, stored: list[tuple[str, bytes]]) -> None:
+        self.stored, self._read = stored, 0
+
+    def client(self) -> _RecordsTopic:
+        return self
+
+    def create_reader(self, topic: str, start: object) -> _RecordsTopic:
+        return _RecordsTopic(self.stored)
+
+    def create_producer(self, topic: str, **settings: object) -> _RecordsTopic:
+        return self
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return []
+
+    def send(self, data: bytes, *, partition_key: str, **settings: object) -> None:
+        self.stored.append((partition_key, data))
+
+    def has_message_available(self) -> bool:
+        return self._read < len(self.stored)
+
+    def read_next(self, timeout_millis: int) -> _Stored:
+        self._read += 1
+        return _Stored(*self.stored[self._read - 1])
+
+
+class _Stored:
+    def __init__(self, key: str, data: bytes) -> None:
+        self._key, self._data = key, data
+
+    def partition_key(self) -> str:
+        return self._key
+
+    def data(self) -> bytes:
+        return self._data
+
+
+def _publish_told(case: Case, stored: list[tuple[str, bytes]], noted: Mapping[UUID, Truncation | None]) -> None:
+    """Store the record for the last report with the real writer of an instance that has just started."""
+    case.around.noted = dict(noted)
+    case.timers.run_due()
+    case.line.work()
+    answers: SimpleQueue[SchemaAnswer | Exception] = SimpleQueue()
+    writer = SchemaChangeTopic(cast("PulsarConnection", _RecordsTopic(stored)), "changes", answers.put)
+    writer.publish_clearing(case.around.clearings[-1])
+    writer.start()
+    answer = answers.get(timeout=20)
+    writer.stop()
+    assert isinstance(answer, SchemaAnswer)
+    answer.deliver()
+    case.line.work()
+
+
+@pytest.mark.parametrize("has_later", [True, False])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_truncation_that_two_machines_of_a_node_publish_has_one_record(
+    monkeypatch: pytest.MonkeyPatch, has_later: bool, is_restarted: bool
+) -> None:
+    """The second machine has an older copy of the positions. Its report is the same, and comes any time later."""
+    stored: list[tuple[str, bytes]] = []
+    case = Case(monkeypatch)
+    later = Truncation(9, 100, 5_000_000)
+    reports = [_TRUNCATION] + [Clearing(ClearingKind.TRUNCATION, later.position, later.time_ms)] * has_later
+    for told, place in zip(reports, (_NOTED, later), strict=False):
+        case.around.noted = {NODE: place}
+        _tell(case, told, segment_id=place.segment_id)
+        _publish_told(case, stored, {NODE: place})
+    assert len(stored) == len(reports)
+    if is_restarted:
+        case = Case(monkeypatch)
+        case.around.noted = {NODE: later if has_later else _NOTED}
+    settled = len(case.around.settled)
+    _tell(case)
+    if is_restarted:
+        _publish_told(case, stored, case.around.noted)
+    assert len(stored) == len(reports)
+    assert len(case.around.settled) == settled + 1
+    case.receive(event(1))
+    assert len(case.around.reads) == 1

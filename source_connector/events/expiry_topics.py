@@ -183,6 +183,7 @@ class ExpiryTopics(Stage):
         self._delayed: dict[str, tuple[int, int]] = {}
         self._next_search = 0.0
         self._is_searching = False
+        self._unchecked = Notices(_log, again_after_s=None)
         self._notices = Notices(_log)
         self._next_hint = 0.0
         self._last_hint = ""
@@ -565,12 +566,16 @@ class ExpiryTopics(Stage):
 
         try:
             for topic, consumer, ledgers in topics:
-                # The broker may be down, which is reported when something is stored, or the topic has partitions.
-                with contextlib.suppress(pulsar.PulsarException):
+                try:
                     last = consumer.get_last_message_id().ledger_id()
                     first = self._first_ledger(topic, last, ledgers)
                     if first is not None:
                         self._steps.put(functools.partial(self._found, topic, first, last))
+                except (pulsar.AuthorizationError, pulsar.NotAllowedError) as error:
+                    self._steps.put(functools.partial(self._cannot_check, topic, error))
+                except pulsar.PulsarException as error:
+                    # The broker may be down, which is reported when something is stored, or the topic has partitions.
+                    _log.debug("%s cannot be checked: %s", topic, error)
         finally:
             self._steps.put(self._search_is_over)
 
@@ -593,8 +598,17 @@ class ExpiryTopics(Stage):
     def _search_is_over(self) -> None:
         self._is_searching = False
 
+    def _cannot_check(self, topic: str, error: Exception) -> None:
+        self._unchecked.say(
+            topic,
+            f"{topic}: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or emptied,"
+            " nothing will say that its rows are not published when they expire; allow the connector's role to consume from"
+            " it with any subscription (pulsar-admin namespaces grant-permission --actions consume,produce)",
+        )
+
     def _found(self, topic: str, first: int, last: int) -> None:
         """Report a topic that has lost a ledger in which keys wait. The topic may have new keys already."""
+        self._unchecked.clear(topic, f"{topic}: the connector may look at its messages now")
         if not self._ledgers.found(topic, first, last, self._time_s()):
             return
         self.due_rows.forget()

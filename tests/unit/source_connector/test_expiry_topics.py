@@ -29,8 +29,11 @@ class Consumer:
         self.acknowledged = 0
         self.ledgers: list[int] = []
         self.readers = 0
+        self.refusals: dict[str, Exception] = {}
 
     def get_last_message_id(self) -> pulsar.MessageId:
+        if "last message" in self.refusals:
+            raise self.refusals["last message"]
         return pulsar.MessageId(-1, self.ledgers[-1] if self.ledgers else -1, 0, -1)
 
     def has_message_available(self) -> bool:
@@ -129,6 +132,8 @@ class Keeper:
     def create_reader(self, topic: str, start: pulsar.MessageId, receiver_queue_size: int) -> Consumer:
         """The reader of the one client."""
         assert start.entry_id() == pulsar.MessageId.earliest.entry_id()
+        if "reader" in self.consumers[topic].refusals:
+            raise self.consumers[topic].refusals["reader"]
         self.consumers[topic].readers += 1
         return self.consumers[topic]
 
@@ -372,6 +377,40 @@ def test_an_expiry_topic_with_new_ledgers_is_checked_once_for_each(
     for _ in range(3):
         keeper.search()
     assert (consumer.readers, caplog.text) == (3, "")
+
+
+@pytest.mark.parametrize("step", ["last message", "reader"])
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (pulsar.AuthorizationError("AuthorizationError"), True),
+        (pulsar.NotAllowedError("NotAllowedError"), True),
+        (pulsar.Timeout("TimeOut"), False),
+    ],
+)
+def test_a_topic_that_the_role_may_not_look_at_is_reported_once(
+    keeper: Keeper, caplog: pytest.LogCaptureFixture, step: str, error: Exception, is_told: bool
+) -> None:
+    """Its deletion would not be seen. An outage is reported when something is stored. With the right, it is checked."""
+    store, consumer = Producer(), keeper.consumers["a"]
+    keeper.produces("a", store)
+    keeper.store("a", NOW_S + 5000)
+    keeper.turn()
+    consumer.ledgers = [7, 9]
+    consumer.refusals[step] = error
+    caplog.set_level("INFO")
+    for _ in range(3):
+        keeper.search()
+    told = (
+        f"a: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or emptied, nothing"
+        " will say that its rows are not published when they expire; allow the connector's role to consume from it with any"
+        " subscription (pulsar-admin namespaces grant-permission --actions consume,produce)"
+    )
+    assert [each.message for each in caplog.records] == [told] * is_told
+    consumer.refusals.clear()
+    caplog.clear()
+    keeper.search()
+    assert [each.message for each in caplog.records] == ["a: the connector may look at its messages now"] * is_told
 
 
 def test_a_key_that_was_stored_again_for_longer_is_looked_for_in_its_new_ledger(

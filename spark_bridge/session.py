@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.spark_home import spark_home
+from spark_bridge.spark_home import prepared_jars, spark_home
 from spark_bridge.spark_line import iceberg_jar, line_jars
 
 __all__ = ["SMALL_RUNS", "session_builder"]
@@ -49,23 +49,31 @@ _SETTINGS: Final = {
 class _Builder(SparkSession.Builder):
     """A builder that starts the JVM of a local master with a Spark home for this interpreter and these jars.
 
-    With another master, Spark itself sends jars and PySpark to executors, from its own home.
+    With another master, Spark itself sends jars and PySpark to executors, from its own home. `packages`: the packages
+    that Spark fetches, unless `cdc spark prepare` has fetched their jars.
     """
 
-    def __init__(self, jars: Sequence[Path]) -> None:
+    def __init__(self, jars: Sequence[Path], packages: Sequence[str] = ()) -> None:
         super().__init__()
         self._jars = jars
+        self._packages = packages
+        if packages:
+            self.config(_PACKAGES, ",".join(packages))
 
     def getOrCreate(self) -> SparkSession:  # noqa: N802  (PySpark's name)
         settings = self._options
         master = settings.get("spark.master", "local")  # Spark's own default is `local[*]`
         if "spark.remote" in settings or not (master == "local" or master.startswith("local[")):
             return super().getOrCreate()
-        # Jars that use each other need one class loader: that of the home, or that of Spark's settings.
-        are_alone = settings.get(_JARS) == _jar_list(self._jars) and _PACKAGES not in settings
         given = dict(settings)
+        jars = self._jars or self._prepared(settings)
+        if jars and not self._jars:
+            del settings[_PACKAGES]
+            settings[_JARS] = _jar_list(jars)
+        # Jars that use each other need one class loader: that of the home, or that of Spark's settings.
+        are_alone = settings.get(_JARS) == _jar_list(jars) and _PACKAGES not in settings
         try:
-            with spark_home(self._jars if are_alone else ()) as home:
+            with spark_home(jars if are_alone else ()) as home:
                 if home is not None and are_alone:
                     del settings[_JARS]
                 if (
@@ -80,6 +88,19 @@ class _Builder(SparkSession.Builder):
             settings.update(given)
 
 
+    def _prepared(self, settings: Mapping[str, str]) -> tuple[Path, ...]:
+        """The jars to use instead of the packages; empty if there are none, or the user has set other jars."""
+        if not self._packages or _JARS in settings or settings.get(_PACKAGES) != ",".join(self._packages):
+            return ()
+        return prepared_jars([_file_name(each) for each in self._packages])
+
+
+def _file_name(package: str) -> str:
+    """The file name of a package's jar in Maven's form."""
+    _, artifact, version = package.split(":")
+    return f"{artifact}-{version}.jar"
+
+
 def _jar_list(jars: Sequence[Path]) -> str:
     return ",".join(map(str, jars))
 
@@ -88,26 +109,29 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
     """A builder of sessions. The application may add settings to it, and replace those made here.
 
     `jars`: local files of spark-avro (and of Delta Lake, Iceberg; on PySpark 3.5 of the pulsar-spark connector).
-    Without them, Spark fetches the jars from Maven Central at its start. `delta`: with Delta Lake, for the jobs.
-    `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter unless
+    Without them, a local session uses those of `cdc spark prepare`, with its archive of classes. If there are none, or
+    Spark is configured elsewhere, Spark fetches the jars from Maven Central at its start (Ivy). `delta`: with Delta Lake,
+    for the jobs. `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter unless
     PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises ConfigError if this
     line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = _Builder([Path(each) for each in jars]).appName("cassandra-cdc")
+    builder = _Builder([Path(each) for each in jars], () if jars else _packages(delta=delta, iceberg=iceberg))
+    builder = builder.appName("cassandra-cdc")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     if delta:
         builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
-    if jars:
-        return builder.config(_JARS, _jar_list(jars))
+    return builder.config(_JARS, _jar_list(jars)) if jars else builder
+
+
+def _packages(*, delta: bool, iceberg: bool) -> list[str]:
     known = line_jars()
-    packages = [
+    return [
         known.spark_avro,
         *([known.delta] if delta else []),
         *([iceberg_jar()] if iceberg else []),
         *([known.connector] if known.connector else []),
     ]
-    return builder.config(_PACKAGES, ",".join(packages))

@@ -15,11 +15,12 @@ options, and Spark has no way to add to them.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 from runtime.cache_folder import cache_dir
 
-__all__ = ["SparkHome", "configured_elsewhere", "spark_home"]
+__all__ = ["SparkHome", "configured_elsewhere", "prepared_jars", "spark_home"]
 
 _HOME: Final = "SPARK_HOME"
 # Spark's scripts add its jars to the class path, after Spark's own.
@@ -50,7 +51,10 @@ _CONFIGURATION: Final = (
 _INTERPRETERS: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _ZIP: Final = "python/lib/pyspark.zip"
 _JARS: Final = "jars"
+_HOMES: Final = "spark-homes"
 _NEEDED: Final = ("bin", "sbin", _JARS)
+# The paths of the jars of a home that has an archive.
+_JAR_LIST: Final = "jars.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,20 @@ class SparkHome:
         if archive is None or not archive.is_file():
             return ()
         return (f'"-XX:SharedArchiveFile={archive}"', "-Xshare:auto", "-Xlog:cds*=off")
+
+    def note_jars(self, jars: Sequence[Path]) -> None:
+        """Write down the jars of this home, so that sessions without jars of their own can use it. Raises OSError."""
+        written = self.folder / f"{_JAR_LIST}.{os.getpid()}"
+        written.write_text(json.dumps([str(each.absolute()) for each in jars]), encoding="utf-8")
+        written.replace(self.folder / _JAR_LIST)
+
+    @property
+    def noted_jars(self) -> tuple[Path, ...]:
+        """The jars that were written down; empty if there are none, or they cannot be read."""
+        try:
+            return tuple(map(Path, json.loads((self.folder / _JAR_LIST).read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            return ()
 
     def other_archives(self) -> list[Path]:
         """All other archives for this location of PySpark, and archives whose PySpark is gone.
@@ -129,6 +147,29 @@ def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
             os.environ.pop(name, None)  # other child processes may use another Spark
 
 
+def prepared_jars(names: Collection[str]) -> tuple[Path, ...]:
+    """The jars for which this PySpark and Java have an archive of classes (`cdc spark prepare`).
+
+    Empty if files with these names are not among them, if there is no archive, or if Spark's home cannot be chosen here.
+    """
+    if not _is_ours_to_choose():
+        return ()
+    try:
+        homes = [SparkHome(each) for each in (cache_dir() / _HOMES).glob(f"{_place()}-*")]
+    except OSError:
+        return ()
+    return next((home.noted_jars for home in homes if home.jvm_options and _serves(home, names)), ())
+
+
+def _serves(home: SparkHome, names: Collection[str]) -> bool:
+    """True if files with these names are among the jars of the home, and the jars are still the same."""
+    jars = home.noted_jars
+    try:
+        return {each.name for each in jars}.issuperset(names) and _folder(jars) == home.folder
+    except OSError:
+        return False
+
+
 def _installed() -> Path:
     return Path(pyspark.__file__).parent
 
@@ -142,18 +183,29 @@ def _is_ours_to_choose() -> bool:
 
 
 def _home(jars: Sequence[Path]) -> SparkHome | None:
-    installed = _installed()
     try:
-        # Another PySpark at the same location has other jars, and a jar's file may be replaced. Times are in whole
-        # seconds, because container images have no fractions.
-        state = _digest(pyspark.__version__, int((installed / _JARS).stat().st_mtime))
-        files = [(each.absolute(), each.stat().st_size, int(each.stat().st_mtime)) for each in jars]
-        home = cache_dir() / "spark-homes" / f"{_digest(installed)}-{state}-{_digest(*files)}"
+        home = _folder(jars)
         if not home.is_dir():
-            _make(home, installed)
+            _make(home, _installed())
         return SparkHome(home) if os.access(home, os.R_OK | os.X_OK) else None
     except OSError:
         return None
+
+
+def _folder(jars: Sequence[Path]) -> Path:
+    """Where the home of these jars is, if it exists. A replaced jar has another home. Raises OSError."""
+    files = [(each.absolute(), each.stat().st_size, int(each.stat().st_mtime)) for each in jars]
+    return cache_dir() / _HOMES / f"{_place()}-{_digest(*files)}"
+
+
+def _place() -> str:
+    """How the homes of this PySpark begin. Raises OSError.
+
+    Another PySpark at the same location has other jars. Times are in whole seconds, because container images have no
+    fractions.
+    """
+    installed = _installed()
+    return f"{_digest(installed)}-{_digest(pyspark.__version__, int((installed / _JARS).stat().st_mtime))}"
 
 
 def _make(home: Path, installed: Path) -> None:

@@ -57,6 +57,7 @@ def write_archive(jars: Sequence[Path]) -> Path:
         java_home = os.environ.get("JAVA_HOME")
         where = f"there is no bin/java in {java_home}" if java_home else "is not set, and there is no java in PATH"
         raise ConfigError.of("JAVA_HOME", f"{where}; install a JDK 17, or name one")
+    home.note_jars(jars)
     _write(archive, jars)
     for each in home.other_archives():
         each.unlink(missing_ok=True)

@@ -21,19 +21,21 @@ from tests.unit.cdc.test_spark_command import cdc
 pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark]
 
 _SESSION = """
+import os
 import sys
 from pathlib import Path
 from pyspark import SparkContext
 from spark_bridge import session_builder
 
 session = session_builder([Path(each) for each in sys.argv[1:]], delta=True).master("local[1]").getOrCreate()
+session.range(1).write.format("avro").save(os.environ["TABLES"])
 print(Path(f"/proc/{SparkContext._gateway.proc.pid}/maps").read_text())
 """
 
 
 @pytest.mark.extended
 def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session with the same jars maps the archive; Java does not report an archive that it cannot use."""
+    """A session with the same jars, or without jars, maps it; Java does not report an archive that it cannot use."""
     (tmp_path / "artifacts").symlink_to(cache_dir() / "artifacts")
     monkeypatch.setenv("CDC_CACHE_DIR", str(tmp_path))
     jars = list(map(str, cached_jars(LINE, delta=True, iceberg=True)))
@@ -42,8 +44,11 @@ def test_prepare_archives_the_classes_that_sessions_load(tmp_path: Path, monkeyp
     found = re.fullmatch(r"classes: (\d+) MiB in (\S+)\n", done.stdout)
     assert found is not None
     assert 50 < int(found[1]) < 500
-    session = subprocess.run([sys.executable, "-c", _SESSION, *jars], capture_output=True, text=True, check=True)
-    assert found[2] in session.stdout
+    for given in (jars, []):
+        monkeypatch.setenv("TABLES", str(tmp_path / f"of {len(given)} jars"))
+        session = subprocess.run([sys.executable, "-c", _SESSION, *given], capture_output=True, text=True, check=True)
+        assert found[2] in session.stdout
+        assert ":: resolving dependencies ::" not in session.stderr  # Ivy
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_bridge import session_builder
 from spark_bridge.spark_home import SparkHome, spark_home
+from spark_bridge.spark_line import HAS_ICEBERG, line_jars
 
 SPARK_HOME = "SPARK_HOME"
 MORE_JARS = "SPARK_DIST_CLASSPATH"
@@ -192,6 +193,75 @@ def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkey
     assert again["spark.driver.defaultJavaOptions"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive}"')
     writes = session_builder([jar]).config("spark.driver.extraJavaOptions", "-XX:ArchiveClassesAtExit=/a")
     assert "spark.driver.defaultJavaOptions" not in _started(writes, monkeypatch)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, cache: Path) -> list[Path]:
+    """The jars that `cdc spark prepare` has fetched and made an archive for."""
+    coordinates = [each for each in (line_jars().spark_avro, line_jars().delta, line_jars().connector) if each is not None]
+    jars = [tmp_path / f"{'-'.join(each.split(':')[1:])}.jar" for each in coordinates]
+    jars.append(tmp_path / "delta-storage-4.4.0.jar")
+    for each in jars:
+        each.write_bytes(b"PK")
+    home = _home(*jars)
+    home.note_jars(jars)
+    assert home.archive is not None
+    home.archive.write_bytes(b"classes")
+    _home()  # The home of sessions without jars, which has no archive.
+    return jars
+
+
+@pytest.mark.parametrize("delta", [True, False])
+def test_a_session_without_jars_uses_what_was_prepared(
+    prepared: list[Path], monkeypatch: pytest.MonkeyPatch, delta: bool
+) -> None:
+    """Otherwise Spark fetches packages at each start, and Java loads all classes by itself."""
+    builder = session_builder(delta=delta).master("local[2]")
+    packages = builder._options["spark.jars.packages"]
+    started = _started(builder, monkeypatch)
+    assert started["jars"] == ":".join(map(str, prepared))
+    assert not {"spark.jars", "spark.jars.packages"} & started.keys()
+    archive = SparkHome(Path(started["home"])).archive
+    assert f"SharedArchiveFile={archive}" in started["spark.driver.defaultJavaOptions"]
+    assert builder._options["spark.jars.packages"] == packages
+
+
+def test_what_was_prepared_is_not_used_when_it_does_not_fit(
+    prepared: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another master, jars of the user's, a jar that is missing or was replaced, another configuration, no archive."""
+
+    def is_used(builder: SparkSession.Builder) -> bool:
+        packages = builder._options["spark.jars.packages"]
+        started = _started(builder, monkeypatch)
+        assert (started["jars"] == "") == (started.get("spark.jars.packages") == packages)
+        return bool(started["jars"])
+
+    assert is_used(session_builder())
+    assert not is_used(session_builder().master("yarn"))
+    assert not is_used(session_builder().config("spark.jars", "/mine.jar"))
+    assert not is_used(session_builder().config("spark.jars.packages", "a:b:1"))
+    if HAS_ICEBERG:
+        assert not is_used(session_builder(iceberg=True))
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert not is_used(session_builder())
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    prepared[-1].write_bytes(b"PK2")
+    assert not is_used(session_builder())
+    prepared[-1].unlink()
+    assert not is_used(session_builder())
+    prepared[-1].write_bytes(b"PK")
+    home = _home(*prepared)
+    home.note_jars(prepared)
+    archive = home.archive
+    assert archive is not None
+    archive.write_bytes(b"classes")
+    assert is_used(session_builder())
+    (home.folder / "jars.json").write_text("{")
+    assert not is_used(session_builder())
+    home.note_jars(prepared)
+    archive.unlink()
+    assert not is_used(session_builder())
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])

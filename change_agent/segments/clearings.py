@@ -33,7 +33,7 @@ from change_agent.events.mutation_events import EventKeys
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.positions.inflight import InflightPositions
 from change_agent.positions.published_clearings import CLEARINGS_FILE
-from change_agent.private_files import replace_private
+from change_agent.private_files import replace_private, sync_directory
 from change_agent.publishing.awaited_clearings import AwaitedClearings, send_clearing
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.schema.table_metadata import KnownTables
@@ -421,7 +421,8 @@ class Clearings:
             "alive": sorted(map(str, self._alive)),
         }
         try:
-            replace_private(self._path, f"{json.dumps(stored, indent=1)}\n".encode())
+            replace_private(self._path, f"{json.dumps(stored, indent=1)}\n".encode(), is_durable=True)
+            sync_directory(self._path.parent)
         except OSError as error:
             self._notices.say(
                 "store",

@@ -22,6 +22,7 @@ from change_agent.schema.table_metadata import KnownTables
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, Clearing, ClearingKind, MutationEvents, decode_events
 from schemas.progress_record import UNKNOWN_POSITION
 from schemas.truncation import Truncation
+from tests.agent.power_loss import PowerLoss
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import ENTRIES, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.topics.events_topic import wait_until
@@ -406,6 +407,23 @@ def test_a_truncation_that_a_lost_machine_could_not_publish_is_published_by_the_
         time.sleep(0.3)
         _stop_with_copy(agent, copy)
         assert len(topics.sent) == (0 if is_refused and not turn else _PARTITIONS)
+
+
+def test_published_truncations_survive_a_loss_of_power(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions that are stored after them make the name of the file durable. An empty file hides unpublished ones."""
+    disk, topics = tmp_path / "disk", _ClearingTopics()
+    disk.mkdir()
+    whole, first = _sections()
+    tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
+    agent = topics.agent = StagedAgent(disk, tables, clearings=topics)
+    power = PowerLoss(disk, monkeypatch)
+    agent.segment(_ID, whole, str(len(whole)))
+    agent.start()
+    _end_segment(agent, whole)
+    stored = json.loads((power.left_in(tmp_path / "left") / "work" / "clearings.json").read_text())
+    assert stored["truncations"] == {str(_table_of(4)): list(place)}
 
 
 def test_a_truncation_before_the_very_first_start_is_not_published(tmp_path: Path, tables: MemoryTables) -> None:

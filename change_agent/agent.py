@@ -141,7 +141,9 @@ class ChangeAgent:
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
         self._stops: Final = Stops(config.cdc_working_dir)
-        self._awaited: Final = AwaitedClearings(self._producers.open_clearings, self._stopping)
+        self._awaited: Final = AwaitedClearings(
+            config.cdc_working_dir, self._producers.open_clearings, self._stopping
+        )
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -494,6 +496,7 @@ class ChangeAgent:
         if self._archiving is not None:
             ending.callback(self._archiving.close)
         progress = None if self._moments is None else self._progress
+        self._awaited.start()
         self._begin(self._copy, self._writer, self._gaps, progress, self._publisher)
         ending.callback(self._drain)
         ending.callback(self._watcher.close)

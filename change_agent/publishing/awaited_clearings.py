@@ -2,25 +2,34 @@
 
 A topic may come back before the reader of the log tries again. Without this wait, events behind a truncation could be on
 the topic before it, and their segments deleted before they are published once more.
+
+    awaited-clearings.json => {table id: {"topic": text, "payload": hex, "is_late": bool}}
+
+The file has the truncations for which events wait. Held events wait for them after a restart, too.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from change_agent.errors import PublishError
+from change_agent.private_files import replace_private, sync_directory
 from change_agent.publishing.event_producers import EventProducer, send_all
 from runtime.backoff import Backoff
 
 __all__ = ["AwaitedClearings", "send_clearing"]
 
 _log: Final = logging.getLogger(__name__)
+_NAME: Final = "awaited-clearings.json"
 _BACKOFF: Final = Backoff(0.2, 5.0)
 _ANSWER_TIMEOUT_S: Final = 30.0
 # How long the events of a topic that can be used wait for its truncation.
@@ -40,10 +49,16 @@ def send_clearing(producers: Sequence[EventProducer], topic: str, payload: bytes
 class _Awaited:
     topic: str
     payload: bytes
+    is_late: bool
     is_published: bool = False
     is_overtaken: bool = False
     # When the topic was first seen to be usable for events; None while it is not.
     usable_since: float | None = None
+
+    @property
+    def waits(self) -> bool:
+        """True while events wait for it."""
+        return not (self.is_published or self.is_overtaken)
 
 
 class AwaitedClearings:
@@ -55,31 +70,50 @@ class AwaitedClearings:
 
     def __init__(
         self,
+        directory: Path,
         open_producers: Callable[[str], list[EventProducer]],
         stopping: threading.Event,
         patience_s: float = _PATIENCE_S,
     ) -> None:
+        self._path: Final = directory / _NAME
         self._open_producers: Final = open_producers
         self._stopping: Final = stopping
         self._patience_s: Final = patience_s
         # By table id. Replaced as a whole, because other threads read it.
-        self._awaited: Mapping[UUID, _Awaited] = {}
+        self._awaited: Mapping[UUID, _Awaited] = self._read()
+        # Keeps threads from writing the file at once.
+        self._lock: Final = threading.Lock()
 
-    def add(self, table_id: UUID, topic: str, payload: bytes) -> None:
+    def start(self) -> None:
+        """Begin to publish the truncations of the file."""
+        for table_id, each in self._awaited.items():
+            self._begin(table_id, each)
+
+    def add(self, table_id: UUID, topic: str, payload: bytes, *, is_late: bool) -> None:
         """Let the topic's events that are not sent yet wait until the broker has the message.
 
-        The message replaces an earlier one of the table.
+        `is_late`: events that it should precede were sent already. The message replaces an earlier one of the table. If
+        it is the same one, that of an earlier start, nothing changes.
         """
-        added = _Awaited(topic, payload)
+        known = self._awaited.get(table_id)
+        if known is not None and (known.topic, known.payload) == (topic, payload):
+            return
+        added = _Awaited(topic, payload, is_late)
         self._awaited = {**self._awaited, table_id: added}
-        threading.Thread(target=self._publish, args=(table_id, added), name="truncation", daemon=True).start()
+        self._store()
+        self._begin(table_id, added)
 
     def __contains__(self, table_id: UUID) -> bool:
         return table_id in self._awaited
 
     def remove(self, table_id: UUID) -> None:
         """Let no event wait for the table's truncation any more, if there is one."""
-        self._awaited = {each: awaited for each, awaited in self._awaited.items() if each != table_id}
+        if table_id in self._awaited:
+            self._awaited = {each: awaited for each, awaited in self._awaited.items() if each != table_id}
+            self._store()
+
+    def _begin(self, table_id: UUID, awaited: _Awaited) -> None:
+        threading.Thread(target=self._publish, args=(table_id, awaited), name="truncation", daemon=True).start()
 
     def _publish(self, table_id: UUID, awaited: _Awaited) -> None:
         """Try until the broker has the message, or it is removed or replaced."""
@@ -92,6 +126,7 @@ class AwaitedClearings:
                 failures += 1
             else:
                 awaited.is_published = True
+                self._store()
                 return
 
     def holds_back(self, topic: str, *, is_usable: bool) -> bool:
@@ -103,7 +138,7 @@ class AwaitedClearings:
         return any(waits)
 
     def _holds_back(self, awaited: _Awaited, is_usable: bool) -> bool:
-        if awaited.is_published or awaited.is_overtaken:
+        if not awaited.waits:
             return False
         now = time.monotonic()
         if not is_usable:
@@ -112,6 +147,7 @@ class AwaitedClearings:
             awaited.usable_since = now
         elif now - awaited.usable_since >= self._patience_s:
             awaited.is_overtaken = True
+            self._store()
             _log.warning(
                 "%s: the broker takes events, but no truncation, for %.0f s: later events are sent before it, and once more"
                 " after it; see that the agent may produce with a further version of the topic's schema",
@@ -129,4 +165,27 @@ class AwaitedClearings:
         if not awaited.is_published:
             return None
         self.remove(table_id)
-        return awaited.is_overtaken
+        return awaited.is_late or awaited.is_overtaken
+
+    def _read(self) -> dict[UUID, _Awaited]:
+        try:
+            loaded = json.loads(self._path.read_text(encoding="utf-8"))
+            return {
+                UUID(each): _Awaited(found["topic"], bytes.fromhex(found["payload"]), found["is_late"])
+                for each, found in loaded.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            # The reader finds the truncations again. Only held events may come before them then.
+            return {}
+
+    def _store(self) -> None:
+        """Write the file. If the disk is full, only the memory has a truncation."""
+        with self._lock:
+            waiting = {
+                str(table_id): {"topic": each.topic, "payload": each.payload.hex(), "is_late": each.is_late}
+                for table_id, each in self._awaited.items()
+                if each.waits
+            }
+            with suppress(OSError):
+                replace_private(self._path, json.dumps(waiting, indent=1).encode(), is_durable=True)
+                sync_directory(self._path.parent)

@@ -246,7 +246,8 @@ class Clearings:
         if table_id not in self._awaited and self._publish(table_id, pending, pending.place):
             return True
         pending.state = _State.AWAITED
-        self._awaited.add(table_id, self._topic_of(pending), self._message(table_id, pending, pending.place))
+        message = self._message(table_id, pending, pending.place)
+        self._awaited.add(table_id, self._topic_of(pending), message, is_late=pending.is_late)
         return False
 
     def _topic_of(self, pending: _Pending) -> str:
@@ -278,12 +279,11 @@ class Clearings:
         for table_id, each in list(self._pending.items()):
             if each.state is not _State.AWAITED:
                 continue
-            is_overtaken = self._awaited.take_published(table_id)
-            if is_overtaken is None:
+            is_late = self._awaited.take_published(table_id)
+            if is_late is None:
                 continue
             self._note_published(each, each.place)
-            each.is_late |= is_overtaken
-            if each.is_late:
+            if is_late:
                 each.state = _State.REPEATED
                 read_again(table_id, each.place.segment_id, each.place.position)
             else:

@@ -181,7 +181,7 @@ class StagedAgent:
 
     def _clearings(self, producers: Producers, interpreter: MutationInterpreter) -> Clearings:
         prefix = "persistent://public/default/events-"
-        self.awaited = AwaitedClearings(producers.open_clearings, self._stopping)
+        self.awaited = AwaitedClearings(self.work, producers.open_clearings, self._stopping)
         return Clearings(
             self.work, self._tables, interpreter, self.positions, producers, prefix, self._stopping, self.awaited
         )

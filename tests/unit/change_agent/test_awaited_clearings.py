@@ -92,6 +92,7 @@ class _PublishingAgent(StagedAgent):
         self.publisher.publish(handed_over)
 
     def start(self) -> None:
+        self.awaited.start()
         self.publisher.start()
         super().start()
 
@@ -115,12 +116,17 @@ def _topic(tables: MemoryTables) -> str:
     return f"{_PREFIX}{tables.tables[_TABLE_ID].full_name}"
 
 
+def _stored_ids(agent: StagedAgent) -> set[str]:
+    """The tables whose truncations are stored as published."""
+    path = agent.work / "clearings.json"
+    return set(json.loads(path.read_text())["truncations"]) if path.exists() else set()
+
+
 def _end(agent: StagedAgent, content: bytes) -> None:
     agent.index(_ID, f"{len(content)}\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is deleted")
     agent.stop()
-    stored = json.loads((agent.work / "clearings.json").read_text())
-    assert stored["truncations"].keys() == {str(_TABLE_ID)}
+    assert _stored_ids(agent) == {str(_TABLE_ID)}
 
 
 def _begun(agent: _PublishingAgent, broker: _Broker, tables: MemoryTables) -> bytes:
@@ -171,9 +177,43 @@ def test_held_events_wait_for_a_truncation(tmp_path: Path, tables: MemoryTables)
     places = broker.order(topic)
     behind = [each for each in places if each != "T"][2:]
     assert places.index("T") < places.index(behind[0])
-    wait_until(lambda: (agent.work / "clearings.json").exists() and str(_TABLE_ID) in
-               json.loads((agent.work / "clearings.json").read_text())["truncations"], "it is stored")  # fmt: skip
-    _end(agent, content)
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID)}, "it is stored")
+    agent.stop()
+
+
+def test_held_events_wait_for_a_truncation_after_a_restart(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their segment is deleted already, so they could not be published once more."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    broker.refused_topics.add(topic)
+    tables.truncations = {_TABLE_ID: _place()}
+    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
+    agent.stop()
+    broker.refused_topics.clear()
+    broker.refuses_clearings = True
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    later = segment_bytes(_ID + 1, [[_OTHER]])
+    agent.segment(_ID + 1, later, str(len(later)))
+    agent.start()
+    time.sleep(1.5)
+    assert broker.order(topic) == []
+    broker.refuses_clearings = False
+    wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 30)
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID)}, "it is stored")
+    agent.stop()
+    assert broker.order(topic)[0] == "T"
+    assert json.loads((agent.work / "awaited-clearings.json").read_text()) == {}
+    assert "deleted before the truncation" not in caplog.text
+    (agent.work / "awaited-clearings.json").write_text("[")
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.start()
+    agent.stop()
+    assert len(broker.order(topic)) == 6
 
 
 def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from uuid import UUID
 
 import pytest
 
 from change_agent.archive.segment_archive import SegmentArchive, fetch_segment
 from change_agent.cdc_raw.archiver import SegmentArchiver
+from change_agent.errors import PublishError
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops, read_stops, remove_stops
+from change_agent.publishing.awaited_clearings import AwaitedClearings
+from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
 from change_agent.publishing.partition_counts import PartitionCounts
 from tests.agent.messages import message_without_events
@@ -53,6 +58,24 @@ def test_stops_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPat
         assert len(read_stops(power.left_in(tmp_path / f"left{number}"))) == number
     assert remove_stops(disk, "ks.a") == {"ks.a": "why"}
     assert read_stops(power.left_in(tmp_path / "left3")) == {"ks.b": "why"}
+
+
+def test_truncations_for_which_events_wait_survive(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held events survive, and would be sent before the truncation."""
+
+    def open_producers(topic: str) -> list[EventProducer]:
+        raise PublishError(topic, "is away")
+
+    power, stopping = PowerLoss(disk, monkeypatch), Event()
+    awaited = AwaitedClearings(disk, open_producers, stopping)
+    for number in (1, 2):
+        awaited.add(UUID(int=number), f"events-{number}", b"x", is_late=False)
+    awaited.remove(UUID(int=2))
+    stopping.set()
+    left = AwaitedClearings(power.left_in(tmp_path / "left"), open_producers, stopping)
+    assert [left.holds_back(f"events-{number}", is_usable=True) for number in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("folder", ["held", f"held/{TOO_LARGE}"])

@@ -195,11 +195,14 @@ class TopicChecks:
         self.save()
 
     def save(self) -> None:
-        """Write the file. A loss that was not written before a crash is found again by the marks."""
+        """Write the file. A loss that was not written before a crash is found again by the marks.
+
+        A loss of power leaves this file or the one before it: without the marks, a deleted topic would be a new one.
+        """
         with self._lock:
             entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._unreported).items())}
             try:
-                replace_private(self.path, json.dumps(entries, indent=1).encode())
+                replace_private(self.path, json.dumps(entries, indent=1).encode(), is_durable=True)
             except OSError:
                 # If the disk is full, positions cannot be stored either, and that is reported.
                 return

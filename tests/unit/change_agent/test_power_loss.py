@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from uuid import UUID
@@ -10,14 +11,17 @@ import pytest
 
 from change_agent.archive.segment_archive import SegmentArchive, fetch_segment
 from change_agent.cdc_raw.archiver import SegmentArchiver
-from change_agent.errors import PublishError
+from change_agent.errors import PublishError, TopicLostError
+from change_agent.positions.inflight import Place
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops, read_stops, remove_stops
 from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
+from change_agent.private_files import sync_directory
 from change_agent.publishing.partition_counts import PartitionCounts
+from change_agent.publishing.topic_checks import TopicChecks, TopicState
 from tests.agent.messages import message_without_events
 from tests.agent.power_loss import PowerLoss
 
@@ -58,6 +62,19 @@ def test_stops_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPat
         assert len(read_stops(power.left_in(tmp_path / f"left{number}"))) == number
     assert remove_stops(disk, "ks.a") == {"ks.a": "why"}
     assert read_stops(power.left_in(tmp_path / "left3")) == {"ks.b": "why"}
+
+
+def test_what_is_known_of_topics_survives(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions that are stored make the name of the file durable. The topics may be lost with the same power."""
+    power, topic = PowerLoss(disk, monkeypatch), "persistent://public/default/cdc-events-ks.t"
+    found = TopicState(partitions=1, mark="m", ends=((1, 10),), consumed=((1, 10),), is_drained=False)
+    checks = TopicChecks(disk)
+    checks.note(topic, found, Place(7, 100, 1_000))
+    checks.save()
+    sync_directory(disk)
+    left = TopicChecks(power.left_in(tmp_path / "left"))
+    with pytest.raises(TopicLostError, match="another subscription than before"):
+        left.compare(topic, replace(found, mark="n"))
 
 
 def test_truncations_for_which_events_wait_survive(

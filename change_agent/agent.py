@@ -141,9 +141,7 @@ class ChangeAgent:
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
         self._stops: Final = Stops(config.cdc_working_dir)
-        self._awaited: Final = AwaitedClearings(
-            config.cdc_working_dir, self._producers.open_clearings, self._stopping
-        )
+        self._awaited: Final = AwaitedClearings(config.cdc_working_dir, self._producers.open_clearings, self._stopping)
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,

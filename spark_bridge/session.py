@@ -87,7 +87,6 @@ class _Builder(SparkSession.Builder):
             settings.clear()  # the builder may be used again
             settings.update(given)
 
-
     def _prepared(self, settings: Mapping[str, str]) -> tuple[Path, ...]:
         """The jars to use instead of the packages; empty if there are none, or the user has set other jars."""
         if not self._packages or _JARS in settings or settings.get(_PACKAGES) != ",".join(self._packages):
@@ -111,13 +110,13 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
     `jars`: local files of spark-avro (and of Delta Lake, Iceberg; on PySpark 3.5 of the pulsar-spark connector).
     Without them, a local session uses those of `cdc spark prepare`, with its archive of classes. If there are none, or
     Spark is configured elsewhere, Spark fetches the jars from Maven Central at its start (Ivy). `delta`: with Delta Lake,
-    for the jobs. `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter unless
-    PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises ConfigError if this
-    line of Spark has no such jars.
+    for the jobs. `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter
+    unless PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises ConfigError
+    if this line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = _Builder([Path(each) for each in jars], () if jars else _packages(delta=delta, iceberg=iceberg))
-    builder = builder.appName("cassandra-cdc")
+    packages = () if jars else _packages(delta=delta, iceberg=iceberg)
+    builder = _Builder([Path(each) for each in jars], packages).appName("cassandra-cdc")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     if delta:

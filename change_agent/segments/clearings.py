@@ -336,9 +336,7 @@ class Clearings:
                 send_clearing(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
         except PublishError as error:
             pending.put_off()
-            self._notices.say(
-                topic, f"{pending.name} is not on its events topic yet, trying again: {error}"
-            )
+            self._notices.say(topic, f"{pending.name} is not on its events topic yet, trying again: {error}")
             return False
         self._awaited.remove(table_id)
         if is_wanted:

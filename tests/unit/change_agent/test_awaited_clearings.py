@@ -29,7 +29,10 @@ _ID = time.time_ns() // 1_000_000 - 10_000
 _CLEARING = b"the truncation"
 _PREFIX = "persistent://public/default/events-"
 # Two mutations of different tables, each of one row.
-_MINE, _OTHER = ENTRIES[0].payload, next(each.payload for each in ENTRIES if each.payload[1:17] != ENTRIES[0].payload[1:17])
+_MINE, _OTHER = (
+    ENTRIES[0].payload,
+    next(each.payload for each in ENTRIES if each.payload[1:17] != ENTRIES[0].payload[1:17]),
+)
 _TABLE_ID = UUID(bytes=_MINE[1:17])
 # The truncation is between the second and the third one.
 _SECTIONS = [[_OTHER, _MINE], [_MINE], [_OTHER, _MINE, _MINE, _MINE]]

@@ -613,7 +613,9 @@ def test_a_copy_that_cannot_be_read_stops_every_table_before_it_is_replaced(
     assert read_stops(tmp_path / "work") == {EVERY_TABLE: reason}
     assert _stops_of(topic) == {EVERY_TABLE: Stop(reason=reason)}
     own = f"the copy of this node's positions {why}; this machine's own positions are used"
-    stopped = "the copy of this node's positions stops the progress of all tables: cdc agent resume-progress --list says why"
+    stopped = (
+        "the copy of this node's positions stops the progress of all tables: cdc agent resume-progress --list says why"
+    )
     assert {own, stopped} <= {each.getMessage() for each in caplog.records}
 
 

@@ -16,10 +16,10 @@ from change_agent.positions.inflight import Place
 from change_agent.positions.offsets import OffsetStore, StoredPositions, StoredSegment
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops, read_stops, remove_stops
+from change_agent.private_files import sync_directory
 from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import TOO_LARGE, HeldEvents
-from change_agent.private_files import sync_directory
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_checks import TopicChecks, TopicState
 from tests.agent.messages import message_without_events
@@ -77,9 +77,7 @@ def test_what_is_known_of_topics_survives(tmp_path: Path, disk: Path, monkeypatc
         left.compare(topic, replace(found, mark="n"))
 
 
-def test_truncations_for_which_events_wait_survive(
-    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncations_for_which_events_wait_survive(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held events survive, and would be sent before the truncation."""
 
     def open_producers(topic: str) -> list[EventProducer]:

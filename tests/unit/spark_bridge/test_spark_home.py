@@ -198,7 +198,9 @@ def test_a_local_session_has_its_jars_in_the_home(jar: Path, cache: Path, monkey
 @pytest.fixture
 def prepared(tmp_path: Path, cache: Path) -> list[Path]:
     """The jars that `cdc spark prepare` has fetched and made an archive for."""
-    coordinates = [each for each in (line_jars().spark_avro, line_jars().delta, line_jars().connector) if each is not None]
+    coordinates = [
+        each for each in (line_jars().spark_avro, line_jars().delta, line_jars().connector) if each is not None
+    ]
     jars = [tmp_path / f"{'-'.join(each.split(':')[1:])}.jar" for each in coordinates]
     jars.append(tmp_path / "delta-storage-4.4.0.jar")
     for each in jars:

@@ -109,10 +109,10 @@ def session_builder(jars: Sequence[Path] = (), *, delta: bool = False, iceberg: 
 
     `jars`: local files of spark-avro (and of Delta Lake, Iceberg; on PySpark 3.5 of the pulsar-spark connector).
     Without them, a local session uses those of `cdc spark prepare`, with its archive of classes. If there are none, or
-    Spark is configured elsewhere, Spark fetches the jars from Maven Central at its start (Ivy). `delta`: with Delta Lake,
-    for the jobs. `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running interpreter
-    unless PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises ConfigError
-    if this line of Spark has no such jars.
+    Spark is configured elsewhere, Spark fetches the jars from Maven Central at its start (Ivy). `delta`: with Delta
+    Lake, for the jobs. `iceberg`: with Apache Iceberg, for jobs that keep Iceberg tables. Workers use the running
+    interpreter unless PYSPARK_PYTHON names another one; they also need this package, pulsar-client and pyarrow. Raises
+    ConfigError if this line of Spark has no such jars.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     packages = () if jars else _packages(delta=delta, iceberg=iceberg)

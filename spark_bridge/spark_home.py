@@ -150,7 +150,8 @@ def spark_home(jars: Sequence[Path]) -> Iterator[SparkHome | None]:
 def prepared_jars(names: Collection[str]) -> tuple[Path, ...]:
     """The jars for which this PySpark and Java have an archive of classes (`cdc spark prepare`).
 
-    Empty if files with these names are not among them, if there is no archive, or if Spark's home cannot be chosen here.
+    Empty if files with these names are not among them, if there is no archive, or if Spark's home cannot be chosen
+    here.
     """
     if not _is_ours_to_choose():
         return ()

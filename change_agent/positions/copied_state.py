@@ -76,8 +76,8 @@ def unreadable_copy(why: str) -> CopiedState:
     Another working directory may have made the copy, and nobody knows its stops.
     """
     reason = (
-        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with cdc"
-        " spark verify --repair, then run cdc agent resume-progress"
+        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with"
+        " cdc spark verify --repair, then run cdc agent resume-progress"
     )
     return CopiedState(stops={EVERY_TABLE: Stop(reason=reason)}, maker="unknown")
 

@@ -1,7 +1,7 @@
 """AwaitedClearings: truncations whose topic could not be used. Its events that are not sent yet wait for them.
 
-A topic may come back before the reader of the log tries again. Without this wait, events behind a truncation could be on
-the topic before it, and their segments deleted before they are published once more.
+A topic may come back before the reader of the log tries again. Without this wait, events behind a truncation could be
+on the topic before it, and their segments deleted before they are published once more.
 
     awaited-clearings.json => {table id: {"topic": text, "payload": hex, "is_late": bool}}
 
@@ -149,8 +149,8 @@ class AwaitedClearings:
             awaited.is_overtaken = True
             self._store()
             _log.warning(
-                "%s: the broker takes events, but no truncation, for %.0f s: later events are sent before it, and once more"
-                " after it; see that the agent may produce with a further version of the topic's schema",
+                "%s: the broker takes events, but no truncation, for %.0f s: later events are sent before it, and once"
+                " more after it; see that the agent may produce with a further version of the topic's schema",
                 awaited.topic,
                 self._patience_s,
             )

@@ -601,9 +601,9 @@ class ExpiryTopics(Stage):
     def _cannot_check(self, topic: str, error: Exception) -> None:
         self._unchecked.say(
             topic,
-            f"{topic}: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or emptied,"
-            " nothing will say that its rows are not published when they expire; allow the connector's role to consume from"
-            " it with any subscription (pulsar-admin namespaces grant-permission --actions consume,produce)",
+            f"{topic}: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or"
+            " emptied, nothing will say that its rows are not published when they expire; allow the connector's role to"
+            " consume from it with any subscription (pulsar-admin namespaces grant-permission --actions consume,produce)",
         )
 
     def _found(self, topic: str, first: int, last: int) -> None:

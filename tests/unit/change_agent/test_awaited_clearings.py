@@ -233,8 +233,8 @@ def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(
     wait_until(lambda: len(broker.order(topic)) == 5, "the events are published", 20)
     [told] = [each.getMessage() for each in caplog.records if "takes events" in each.getMessage()]
     assert told == (
-        f"{topic}: the broker takes events, but no truncation, for 1 s: later events are sent before it, and once more after"
-        " it; see that the agent may produce with a further version of the topic's schema"
+        f"{topic}: the broker takes events, but no truncation, for 1 s: later events are sent before it, and once more"
+        " after it; see that the agent may produce with a further version of the topic's schema"
     )
     broker.refuses_clearings = False
     wait_until(lambda: len(broker.order(topic)) == 9, "the truncation and the events behind it are published", 20)

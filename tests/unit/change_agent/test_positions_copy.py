@@ -607,8 +607,8 @@ def test_a_copy_that_cannot_be_read_stops_every_table_before_it_is_replaced(
     wait_until(lambda: topic.payload != content, "it is replaced")
     once_more.stop()
     reason = (
-        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with cdc"
-        " spark verify --repair, then run cdc agent resume-progress"
+        f"the copy of this node's positions {why}, and may have had stops of another machine: repair the tables with"
+        " cdc spark verify --repair, then run cdc agent resume-progress"
     )
     assert read_stops(tmp_path / "work") == {EVERY_TABLE: reason}
     assert _stops_of(topic) == {EVERY_TABLE: Stop(reason=reason)}

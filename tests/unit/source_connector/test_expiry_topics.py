@@ -402,9 +402,9 @@ def test_a_topic_that_the_role_may_not_look_at_is_reported_once(
     for _ in range(3):
         keeper.search()
     told = (
-        f"a: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or emptied, nothing"
-        " will say that its rows are not published when they expire; allow the connector's role to consume from it with any"
-        " subscription (pulsar-admin namespaces grant-permission --actions consume,produce)"
+        f"a: the connector may subscribe to it, but not look at its messages ({error}): if it is deleted or emptied,"
+        " nothing will say that its rows are not published when they expire; allow the connector's role to consume from it"
+        " with any subscription (pulsar-admin namespaces grant-permission --actions consume,produce)"
     )
     assert [each.message for each in caplog.records] == [told] * is_told
     consumer.refusals.clear()

@@ -107,8 +107,11 @@ class _Bench:
     def _drain_expiring(self, count: int, subscription: str, *, publish: bool) -> Drain:
         table = EXPIRING.table
         options = {
-            "keyspace": KEYSPACE, "table": table, "events.subscription.name": subscription, "expiry.publish": publish,
-        }  # fmt: skip
+            "keyspace": KEYSPACE,
+            "table": table,
+            "events.subscription.name": subscription,
+            "expiry.publish": publish,
+        }
         name = f"{table}-{subscription}"
         return self._drain(name, count, options, [table], [f"data-{name}"], subscription)
 
@@ -170,10 +173,16 @@ class _Bench:
         line = self._line
         with self._deployed(name, options) as source:
             return drain(
-                line.sandbox, source, name, rows=rows, warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5),
-                events_topics=[events_topic(KEYSPACE, table) for table in tables], data_topics=destinations,
-                reads=lambda: sum(_reads(line.session, table) for table in tables), subscription=subscription,
-            )  # fmt: skip
+                line.sandbox,
+                source,
+                name,
+                rows=rows,
+                warm_up=0 if name == "hot" else min(_WARM_UP_ROWS, rows // 5),
+                events_topics=[events_topic(KEYSPACE, table) for table in tables],
+                data_topics=destinations,
+                reads=lambda: sum(_reads(line.session, table) for table in tables),
+                subscription=subscription,
+            )
 
     def _deployed(self, name: str, options: Mapping[str, object]) -> AbstractContextManager[Source]:
         own = {"python": sys.executable, **options}
@@ -255,9 +264,13 @@ def main(
     report: dict[str, object] = {}
     sync_ms = _DEFAULT_SYNC_MS if read_unsynced else _SYNC_MS
     options = SandboxOptions(
-        commitlog_segment_mb=32, commitlog_sync_ms=sync_ms, cassandra_settings={"cdc_total_space_in_mb": 8192},
-        cassandra_heap_mb=1024, cassandra_jvm_options=AS_IN_SERVICE, pulsar_jvm_options=AS_IN_SERVICE,
-    )  # fmt: skip
+        commitlog_segment_mb=32,
+        commitlog_sync_ms=sync_ms,
+        cassandra_settings={"cdc_total_space_in_mb": 8192},
+        cassandra_heap_mb=1024,
+        cassandra_jvm_options=AS_IN_SERVICE,
+        pulsar_jvm_options=AS_IN_SERVICE,
+    )
 
     def say(name: str, line: str, value: object) -> None:
         report[name] = value

@@ -122,29 +122,51 @@ def _marks(values: Values) -> str:
 
 SCENARIOS: Final = (
     Scenario(
-        table="distinct", about="distinct random keys, as the rival is measured", share=1.0, changes=_distinct,
+        table="distinct",
+        about="distinct random keys, as the rival is measured",
+        share=1.0,
+        changes=_distinct,
         columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
     ),
     Scenario(
-        table="single", about="no two keys in one statement: two partition columns", share=0.3, changes=_composite,
+        table="single",
+        about="no two keys in one statement: two partition columns",
+        share=0.3,
+        changes=_composite,
         columns=f"pk text, part int, ck int, {_VALUES}, PRIMARY KEY ((pk, part), ck)",
     ),
     Scenario(
-        table="grouped", about="20 keys of each partition", share=1.0, changes=_grouped, batch=_GROUP,
+        table="grouped",
+        about="20 keys of each partition",
+        share=1.0,
+        changes=_grouped,
+        batch=_GROUP,
         columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
     ),
     Scenario(
-        table="wide", about="500 columns", share=0.02, changes=_wide, in_flight=4,
+        table="wide",
+        about="500 columns",
+        share=0.02,
+        changes=_wide,
+        in_flight=4,
         columns=f"pk text, {', '.join(f'c{number} text' for number in range(_WIDE))}, PRIMARY KEY (pk)",
     ),
     Scenario(
-        table="hot", about="changes to 100 keys of one partition", share=0.1, changes=_hot, batch=100,
+        table="hot",
+        about="changes to 100 keys of one partition",
+        share=0.1,
+        changes=_hot,
+        batch=100,
         columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
     ),
-)  # fmt: skip
+)
 
 EXPIRING: Final = Scenario(
-    table="expiring", about="distinct random keys that expire in a day", share=1.0, changes=_distinct, ttl_s=86_400,
+    table="expiring",
+    about="distinct random keys that expire in a day",
+    share=1.0,
+    changes=_distinct,
+    ttl_s=86_400,
     columns=f"pk text, ck int, {_VALUES}, PRIMARY KEY (pk, ck)",
-)  # fmt: skip
+)
 """The table that is drained with and without `expiry.publish`."""

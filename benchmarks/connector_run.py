@@ -87,12 +87,25 @@ def deployed(
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
     node = sandbox.node if node is None else node
     config = {
-        "contactPoints": node.address, "port": node.native_port, "loadBalancing.localDc": "datacenter1", **options,
-    }  # fmt: skip
+        "contactPoints": node.address,
+        "port": node.native_port,
+        "loadBalancing.localDc": "datacenter1",
+        **options,
+    }
     command = [
-        admin, "sources", "create", "--archive", str(archive), "--name", name, "--destination-topic-name", topic,
-        "--source-config", json.dumps(config), *more,
-    ]  # fmt: skip
+        admin,
+        "sources",
+        "create",
+        "--archive",
+        str(archive),
+        "--name",
+        name,
+        "--destination-topic-name",
+        topic,
+        "--source-config",
+        json.dumps(config),
+        *more,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -153,9 +166,17 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def drain(
-    sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
-    reads: Callable[[], int], subscription: str = SUBSCRIPTION,
-) -> Drain:  # fmt: skip
+    sandbox: Sandbox,
+    source: Source,
+    name: str,
+    *,
+    events_topics: Sequence[str],
+    data_topics: Sequence[str],
+    rows: int,
+    warm_up: int,
+    reads: Callable[[], int],
+    subscription: str = SUBSCRIPTION,
+) -> Drain:
     """Watch the source until all rows are on the data topics, or until all events are acknowledged.
 
     `reads` returns Cassandra's count of reads of the table. Raises click.ClickException, also when a process of the
@@ -163,9 +184,16 @@ def drain(
     """
     try:
         return _drain(
-            sandbox, source, name, events_topics=events_topics, data_topics=data_topics, rows=rows, warm_up=warm_up,
-            reads=reads, subscription=subscription,
-        )  # fmt: skip
+            sandbox,
+            source,
+            name,
+            events_topics=events_topics,
+            data_topics=data_topics,
+            rows=rows,
+            warm_up=warm_up,
+            reads=reads,
+            subscription=subscription,
+        )
     except psutil.NoSuchProcess as error:
         raise click.ClickException(
             f"{name}: process {error.pid} of the source ended during the run; the log of its instance, in Pulsar's folder"
@@ -174,9 +202,17 @@ def drain(
 
 
 def _drain(
-    sandbox: Sandbox, source: Source, name: str, *, events_topics: Sequence[str], data_topics: Sequence[str], rows: int, warm_up: int,
-    reads: Callable[[], int], subscription: str = SUBSCRIPTION,
-) -> Drain:  # fmt: skip
+    sandbox: Sandbox,
+    source: Source,
+    name: str,
+    *,
+    events_topics: Sequence[str],
+    data_topics: Sequence[str],
+    rows: int,
+    warm_up: int,
+    reads: Callable[[], int],
+    subscription: str = SUBSCRIPTION,
+) -> Drain:
     deadline, reads_before = time.monotonic() + _WAIT_S, reads()
     # Without a warm-up everything counts, also the source's start.
     first = None if warm_up else _Account(source, sandbox, 0)
@@ -204,10 +240,18 @@ def _drain(
         1e6 * (after - before) / done for after, before in zip(last.cpu_s, first.cpu_s, strict=True)
     )
     return Drain(
-        name=name, rows=done, seconds=last.at - first.at, best_second=_best_second(seen), child_us=child, host_us=host,
-        cassandra_us=cassandra, pulsar_us=pulsar, rss_bytes=rss, reads=reads() - reads_before,
+        name=name,
+        rows=done,
+        seconds=last.at - first.at,
+        best_second=_best_second(seen),
+        child_us=child,
+        host_us=host,
+        cassandra_us=cassandra,
+        pulsar_us=pulsar,
+        rss_bytes=rss,
+        reads=reads() - reads_before,
         load_average_1_min=round(os.getloadavg()[0], 2),
-    )  # fmt: skip
+    )
 
 
 def _best_second(seen: list[tuple[float, int]]) -> float:

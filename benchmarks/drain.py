@@ -98,9 +98,12 @@ class Drainer:
         folder = self._folder / str(self._number)
         backlog.write(self._entries, folder / "cdc_raw")
         agent = AgentProcess.for_node(
-            self._sandbox.node, self._sandbox.pulsar, folder / "agent", cdcRawDirectory=str(folder / "cdc_raw"),
+            self._sandbox.node,
+            self._sandbox.pulsar,
+            folder / "agent",
+            cdcRawDirectory=str(folder / "cdc_raw"),
             topicPrefix=f"persistent://public/default/drain{self._number}-",
-        )  # fmt: skip
+        )
         agent.start()
         profiler = Profiler(agent.pid) if with_profile else None
         try:

@@ -41,9 +41,14 @@ _UNSTORED: Final = 50_000
 """The largest number of keys in flight to the broker."""
 _WAIT_S: Final = 900.0
 _CONTENT: Final = MutationEvents(
-    node_id=uuid.UUID(int=1), segment_id=1, keyspace="bench", table="t", table_id=uuid.UUID(int=2),
-    key_schema='{"type":"record","name":"k","fields":[]}', events=(),
-)  # fmt: skip
+    node_id=uuid.UUID(int=1),
+    segment_id=1,
+    keyspace="bench",
+    table="t",
+    table_id=uuid.UUID(int=2),
+    key_schema='{"type":"record","name":"k","fields":[]}',
+    events=(),
+)
 _MESSAGE: Final = EventsMessage(identity=b"", message_id=pulsar.MessageId.earliest, content=_CONTENT, topic=_TARGET)
 
 
@@ -73,9 +78,14 @@ class _Keeper:
             key = b"\x16key-%08d\x02" % number
             second = first_s + number // in_a_message
             row = DueRow(
-                is_static=False, key=key, partition_key=b"key-%08d" % number, digest=bytes(16), clustering=(b"\0\0\0\1",),
-                second=second, columns=("a", "b"),
-            )  # fmt: skip
+                is_static=False,
+                key=key,
+                partition_key=b"key-%08d" % number,
+                digest=bytes(16),
+                clustering=(b"\0\0\0\1",),
+                second=second,
+                columns=("a", "b"),
+            )
             self._topics.due_rows.add(_nothing, _TOPIC, _MESSAGE, row)
             if number % 1_000 == 0:
                 self._wait_until(lambda: end - keys + number - self._stored < _UNSTORED)  # noqa: B023

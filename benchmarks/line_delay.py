@@ -87,17 +87,24 @@ class _Bench:
             url = self._sandbox.pulsar.service_url
             more = [f"-javaagent:{self._jar.absolute()}=pulsarServiceUrl={url},topicPrefix={prefix}"]
         options = SandboxOptions(
-            cassandra=RIVAL_CASSANDRA, pulsar=False, commitlog_sync_ms=_DEFAULT_SYNC_MS, commitlog_segment_mb=32,
-            cassandra_heap_mb=512, cassandra_jvm_options=[*more, *AS_IN_SERVICE],
-        )  # fmt: skip
+            cassandra=RIVAL_CASSANDRA,
+            pulsar=False,
+            commitlog_sync_ms=_DEFAULT_SYNC_MS,
+            commitlog_segment_mb=32,
+            cassandra_heap_mb=512,
+            cassandra_jvm_options=[*more, *AS_IN_SERVICE],
+        )
         with ExitStack() as stack:
             node = stack.enter_context(Sandbox(options)).node
             session = stack.enter_context(_session(node))
             if line != _RIVAL:
                 agent = AgentProcess.for_node(
-                    node, self._sandbox.pulsar, Path(stack.enter_context(tempfile.TemporaryDirectory())),
-                    readUnsynced=line == "ours, readUnsynced", topicPrefix=f"persistent://public/default/{prefix}",
-                )  # fmt: skip
+                    node,
+                    self._sandbox.pulsar,
+                    Path(stack.enter_context(tempfile.TemporaryDirectory())),
+                    readUnsynced=line == "ours, readUnsynced",
+                    topicPrefix=f"persistent://public/default/{prefix}",
+                )
                 agent.start()
                 stack.callback(agent.stop)
             for rate in rates:
@@ -208,14 +215,22 @@ def _medians(found: Sequence[Measured]) -> Iterator[str]:
 @click.command()
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(11), help="Of each measurement.")
 @click.option(
-    "--warm", default=60.0, show_default=True, type=click.FloatRange(1),
+    "--warm",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1),
     help="Seconds at the same rate before each measurement: the JVMs compile their code.",
-)  # fmt: skip
+)
 @click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="How often each line is measured.")
 @click.option(
-    "--rate", "rates", default=[20.0, 1_000.0], multiple=True, show_default=True,
-    type=click.FloatRange(1), help="Writes a second.",
-)  # fmt: skip
+    "--rate",
+    "rates",
+    default=[20.0, 1_000.0],
+    multiple=True,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Writes a second.",
+)
 @click.option(
     "--rival-agent", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Jar of DataStax's agent."
 )

@@ -37,22 +37,31 @@ _DATA_TOPIC: Final = "rival-data"
 _NAME: Final = "rival"
 _TOPIC: Final = "rival-events-bench.distinct"
 _KEY: Final[AvroSchema] = {
-    "type": "record", "name": "distinct", "namespace": "bench", "doc": "Primary key schema for table bench.distinct",
+    "type": "record",
+    "name": "distinct",
+    "namespace": "bench",
+    "doc": "Primary key schema for table bench.distinct",
     "fields": [{"name": "pk", "type": "string"}, {"name": "ck", "type": ["null", "int"]}],
-}  # fmt: skip
+}
 _VALUE: Final = {
-    "type": "record", "name": "MutationValue", "namespace": "com.datastax.oss.cdc",
+    "type": "record",
+    "name": "MutationValue",
+    "namespace": "com.datastax.oss.cdc",
     "fields": [
         {"name": "columns", "type": ["null", {"type": "array", "items": "string"}], "default": None},
         {"name": "md5Digest", "type": ["null", "string"], "default": None},
         {"name": "nodeId", "type": ["null", {"type": "string", "logicalType": "uuid"}], "default": None},
     ],
-}  # fmt: skip
+}
 _PROPERTIES: Final = {
-    "kv.encoding.type": "SEPARATED", "key.schema.name": "distinct", "key.schema.type": "AVRO", "key.schema.properties": "{}",
-    "value.schema.name": "", "value.schema.type": "AVRO",
+    "kv.encoding.type": "SEPARATED",
+    "key.schema.name": "distinct",
+    "key.schema.type": "AVRO",
+    "key.schema.properties": "{}",
+    "value.schema.name": "",
+    "value.schema.type": "AVRO",
     "value.schema.properties": '{"__alwaysAllowNull":"true","__jsr310ConversionEnabled":"false"}',
-}  # fmt: skip
+}
 
 
 class RivalConnector:
@@ -72,13 +81,23 @@ class RivalConnector:
         """Drain the changes with a new source. Raises click.ClickException."""
         events_topic, data_topic = f"persistent://public/default/{_TOPIC}", f"{_DATA_TOPIC}-{turn}"
         options = {
-            "keyspace": "bench", "table": "distinct", "events.topic": events_topic, "events.subscription.name": turn,
-        }  # fmt: skip
+            "keyspace": "bench",
+            "table": "distinct",
+            "events.topic": events_topic,
+            "events.subscription.name": turn,
+        }
         with deployed(self._sandbox, self._archive, f"{_NAME}-{turn}", data_topic, options) as source:
             return drain(
-                self._sandbox, source, _NAME, rows=self._rows, warm_up=warm_up, events_topics=[events_topic],
-                data_topics=[data_topic], reads=reads, subscription=turn,
-            )  # fmt: skip
+                self._sandbox,
+                source,
+                _NAME,
+                rows=self._rows,
+                warm_up=warm_up,
+                events_topics=[events_topic],
+                data_topics=[data_topic],
+                reads=reads,
+                subscription=turn,
+            )
 
 
 def _make_topic(sandbox: Sandbox, subscriptions: Sequence[str]) -> None:

@@ -80,16 +80,23 @@ def _measure(
 @click.command()
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(2), help="Of each measurement.")
 @click.option(
-    "--rate", "rates", default=[20.0, 1_000.0, 5_000.0], multiple=True, show_default=True,
-    type=click.FloatRange(1), help="Writes a second.",
-)  # fmt: skip
+    "--rate",
+    "rates",
+    default=[20.0, 1_000.0, 5_000.0],
+    multiple=True,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Writes a second.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def main(seconds: float, rates: tuple[float, ...], as_json: bool) -> None:
     """Measure the delay of changes before and after their sync."""
     options = SandboxOptions(
-        commitlog_sync_ms=_DEFAULT_SYNC_MS, commitlog_segment_mb=_DEFAULT_SEGMENT_MB,
-        cassandra_jvm_options=AS_IN_SERVICE, pulsar_jvm_options=AS_IN_SERVICE,
-    )  # fmt: skip
+        commitlog_sync_ms=_DEFAULT_SYNC_MS,
+        commitlog_segment_mb=_DEFAULT_SEGMENT_MB,
+        cassandra_jvm_options=AS_IN_SERVICE,
+        pulsar_jvm_options=AS_IN_SERVICE,
+    )
     found: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder, Sandbox(options) as sandbox:
         node = sandbox.node

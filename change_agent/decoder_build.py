@@ -90,9 +90,14 @@ def build_native() -> Path:
         shutil.copytree(NATIVE_SOURCES, sources, ignore=shutil.ignore_patterns("target"))
         done = subprocess.run(
             [_cargo(), "build", "--release", "--locked", "--target-dir", str(work / "target")],
-            cwd=sources, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=sources,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env={"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "20", **os.environ, "PYO3_PYTHON": sys.executable},
-        )  # fmt: skip
+        )
         if done.returncode:
             raise DecoderBuildError(f"cargo: {_first_error(done.stdout)}")
         (library,) = (work / "target" / "release").glob(f"lib{NATIVE_MODULE}.[sd][oy]*")
@@ -138,9 +143,14 @@ def _compile(work: Path, group: CompiledGroup) -> None:
     (work / "setup.py").write_text(_SETUP.format(group=group.name, files=files))
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"],
-        cwd=work, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=work,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, "PYTHONPATH": "", "MYPYPATH": "", "MYPY_CACHE_DIR": str(work / "cache")},
-    )  # fmt: skip
+    )
     if done.returncode:
         last = "\n".join(done.stdout.splitlines()[-_SHOWN_LINES:])
         raise DecoderBuildError(f"{group.name} could not be compiled, and runs as plain Python:\n{last}")

@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 __all__ = [
-    "PRIVATE_FILE", "give_to_owner_of", "make_private_folder", "narrow", "open_private", "replace_private", "sync_directory",
+    "PRIVATE_FILE",
+    "give_to_owner_of",
+    "make_private_folder",
+    "narrow",
+    "open_private",
+    "replace_private",
+    "sync_directory",
     "write_private_text",
-]  # fmt: skip
+]
 
 PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700

@@ -26,10 +26,18 @@ __all__ = [
 
 _BUSY_TIMEOUT_S: Final = 10.0
 # Primary error codes of SQLite for a problem of the disk, permissions, locks or memory, not of the content.
-_NOT_DAMAGED: Final = frozenset({
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM,
-})  # fmt: skip
+_NOT_DAMAGED: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
 # The database, its write-ahead log, and the index of that log.
 _SUFFIXES: Final = ("", "-wal", "-shm")
 

@@ -89,11 +89,12 @@ def described(page: str) -> dict[str, str]:
 def _options() -> str:
     environment = option_names()
     lines = [
-        "# Options\n\n", _MADE,
+        "# Options\n\n",
+        _MADE,
         "Every option with its default and its limits. [agent.md](../agent.md), [connector.md](../connector.md) and"
         " [status.md](../status.md) describe them in their order. Editors complete and check these files with the"
         " schemas in [docs/schemas](../editors.md).\n\n",
-    ]  # fmt: skip
+    ]
     for title, name in (("agent.yaml", "agent"), ("Source configuration", "source"), ("line.yaml", "line")):
         schema = json_schemas()[name]
         lines.append(f"## {title}\n\n| option | type | default | environment |\n| --- | --- | --- | --- |\n")
@@ -215,9 +216,11 @@ def _with_nested(properties: dict[str, Any]) -> dict[str, Any]:
 def _metrics() -> str:
     kinds = {True: "gauge", False: "counter"}
     lines = [
-        "# Metrics\n\n", _MADE, "Alarms on them are in the [runbook](../runbook.md).\n\n## Agents\n\n",
+        "# Metrics\n\n",
+        _MADE,
+        "Alarms on them are in the [runbook](../runbook.md).\n\n## Agents\n\n",
         "`/metrics` of each agent.\n\n| metric | kind | meaning |\n| --- | --- | --- |\n",
-    ]  # fmt: skip
+    ]
     texts = {f"cdc_agent_{each.name}": each.metadata for each in fields(AgentMetrics) if "help" in each.metadata}
     for family in MetricsPage(AgentMetrics(), dict).collect():
         is_counter = family.type == "counter"

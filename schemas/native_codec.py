@@ -25,9 +25,18 @@ from schemas.java_text import java_double_text, java_float_text
 from schemas.long_numbers import decimal_of, integer_text
 
 __all__ = [
-    "CODECS", "AvroSchema", "AvroValue", "JsonText", "NativeCodec", "ValueReader",
-    "bytes_json", "json_string", "minimal_varint", "time_text", "unsigned_vint",
-]  # fmt: skip
+    "CODECS",
+    "AvroSchema",
+    "AvroValue",
+    "JsonText",
+    "NativeCodec",
+    "ValueReader",
+    "bytes_json",
+    "json_string",
+    "minimal_varint",
+    "time_text",
+    "unsigned_vint",
+]
 
 AvroSchema = str | dict[str, "AvroSchema | int | None"] | list["AvroSchema"]
 AvroValue = None | bool | int | float | str | bytes | list["AvroValue"] | dict[str, "AvroValue"]

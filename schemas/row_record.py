@@ -45,9 +45,24 @@ RecordWriter = Callable[[Mapping[str, AvroValue]], bytes]
 _ROOT: Final = "table__"
 # Names that a named type in a schema cannot have: a reference to such a name would mean another type.
 _RESERVED: Final = (
-    "null", "boolean", "int", "long", "float", "double", "bytes", "string",
-    "record", "enum", "array", "map", "union", "fixed", "error", "cql_decimal", "cql_duration",
-)  # fmt: skip
+    "null",
+    "boolean",
+    "int",
+    "long",
+    "float",
+    "double",
+    "bytes",
+    "string",
+    "record",
+    "enum",
+    "array",
+    "map",
+    "union",
+    "fixed",
+    "error",
+    "cql_decimal",
+    "cql_duration",
+)
 
 
 def data_key_schema(table: TableMetadata) -> AvroSchema:

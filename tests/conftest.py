@@ -13,9 +13,7 @@ from change_agent.decoder_build import native_obstacle, obstacle
 from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
-_PLUGINS = (
-    "feature_report", "servers", "agent", "connector", "spark", "spark_cluster", "mirror", "drawn", "spark35",
-)  # fmt: skip
+_PLUGINS = ("feature_report", "servers", "agent", "connector", "spark", "spark_cluster", "mirror", "drawn", "spark35")
 
 _BY_OPTION = {
     "multinode": "tests/multinode",
@@ -29,16 +27,30 @@ _EXTENDED = "extended"
 
 _PARTS = {
     "compatibility": (
-        "test_connector_data_topic_policies", "test_connector_datastax", "test_connector_deployment",
-        "test_connector_foreign_sink", "test_connector_security", "test_decoder_oracle",
+        "test_connector_data_topic_policies",
+        "test_connector_datastax",
+        "test_connector_deployment",
+        "test_connector_foreign_sink",
+        "test_connector_security",
+        "test_decoder_oracle",
     ),
     "connector": ("test_connector_",),
     "spark_jobs": (
-        "test_spark_backfill", "test_spark_cluster", "test_spark_kills", "test_spark_lake",
-        "test_spark_large_mirror", "test_spark_mirror", "test_spark_publish", "test_spark_resync", "test_spark_submit",
-        "test_spark_topic_made_again", "test_spark_truncations", "test_spark_verify", "test_spark_workload",
+        "test_spark_backfill",
+        "test_spark_cluster",
+        "test_spark_kills",
+        "test_spark_lake",
+        "test_spark_large_mirror",
+        "test_spark_mirror",
+        "test_spark_publish",
+        "test_spark_resync",
+        "test_spark_submit",
+        "test_spark_topic_made_again",
+        "test_spark_truncations",
+        "test_spark_verify",
+        "test_spark_workload",
     ),
-}  # fmt: skip
+}
 """Marks by the first letters of a module's name; the first that fits."""
 
 _FURTHER_SERVERS = frozenset({"two_nodes", "spark_cluster"})

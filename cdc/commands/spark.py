@@ -134,10 +134,22 @@ def verify_command(
     try:
         with spark_errors(), spark_progress(session, f"comparing {table}"):
             report = verify(
-                session, options, access, keyspace, name, mirror_target=mirror_target, ranges=ranges, sample=sample,
-                sample_seed=sample_seed, repair=repair, events_prefix=events_prefix, settle_s=settle, give_up_s=give_up,
-                max_differences=max_differences, hidden=hidden,
-            )  # fmt: skip
+                session,
+                options,
+                access,
+                keyspace,
+                name,
+                mirror_target=mirror_target,
+                ranges=ranges,
+                sample=sample,
+                sample_seed=sample_seed,
+                repair=repair,
+                events_prefix=events_prefix,
+                settle_s=settle,
+                give_up_s=give_up,
+                max_differences=max_differences,
+                hidden=hidden,
+            )
     finally:
         session.stop()
     if as_json:
@@ -226,9 +238,16 @@ def backfill_command(
                 report = rebuild(session, {**options, "topic": rebuilt}, access, keyspace, name, **shared)
             else:
                 report = backfill(
-                    session, options, access, keyspace, name, where=where, tokens=tokens or ALL_TOKENS, dry_run=dry_run,
+                    session,
+                    options,
+                    access,
+                    keyspace,
+                    name,
+                    where=where,
+                    tokens=tokens or ALL_TOKENS,
+                    dry_run=dry_run,
                     **shared,
-                )  # fmt: skip
+                )
     finally:
         session.stop()
     if report is None:

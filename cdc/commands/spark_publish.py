@@ -99,9 +99,16 @@ def publish_command(
             stopped_by_signals(follow is not None) as stopping,
         ):
             summary = publish(
-                session, options, target, topics, rebuild=rebuild, follow_interval_s=follow, stopping=stopping, on_batch=show,
+                session,
+                options,
+                target,
+                topics,
+                rebuild=rebuild,
+                follow_interval_s=follow,
+                stopping=stopping,
+                on_batch=show,
                 on_note=lambda text: click.echo(text, err=True),
-            )  # fmt: skip
+            )
     finally:
         session.stop()
     if as_json:

@@ -132,11 +132,21 @@ def resync_command(
     try:
         with spark_errors():
             report = resync(
-                session, options, access, tables=tables or None, mirror_target=mirror_target, data_topic=topic,
-                data_prefix=data_prefix, ranges=ranges, rows_per_second=rows_per_second, margin_s=margin,
-                connector_timeout_s=connector_timeout, max_differences=max_differences, hidden=hidden,
+                session,
+                options,
+                access,
+                tables=tables or None,
+                mirror_target=mirror_target,
+                data_topic=topic,
+                data_prefix=data_prefix,
+                ranges=ranges,
+                rows_per_second=rows_per_second,
+                margin_s=margin,
+                connector_timeout_s=connector_timeout,
+                max_differences=max_differences,
+                hidden=hidden,
                 on_table=lambda table: click.echo(f"resyncing {table} ...", err=True),
-            )  # fmt: skip
+            )
     finally:
         session.stop()
     _print(report, as_json=as_json)

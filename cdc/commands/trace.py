@@ -22,8 +22,17 @@ __all__ = ["resend", "trace"]
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # The consistency levels at which a row can be read.
 _LEVELS: Final = (
-    "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "LOCAL_ONE", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL",
-)  # fmt: skip
+    "ONE",
+    "TWO",
+    "THREE",
+    "QUORUM",
+    "ALL",
+    "LOCAL_QUORUM",
+    "LOCAL_ONE",
+    "EACH_QUORUM",
+    "SERIAL",
+    "LOCAL_SERIAL",
+)
 # A negative number in a key is not taken for an option.
 _KEYS: Final = {"ignore_unknown_options": True}
 

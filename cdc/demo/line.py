@@ -131,9 +131,18 @@ class Line:
         self._on_progress(name, "starting")
         # Pulsar requires a destination, which is not used: each table has its own topic.
         command = [
-            str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name,
-            "--destination-topic-name", f"data-{keyspace}", "--source-config", json.dumps(config),
-        ]  # fmt: skip
+            str(pulsar.pulsar_admin),
+            "sources",
+            "create",
+            "--archive",
+            str(self._archive),
+            "--name",
+            name,
+            "--destination-topic-name",
+            f"data-{keyspace}",
+            "--source-config",
+            json.dumps(config),
+        ]
         done = subprocess.run(
             command,
             env={**short_java("PULSAR_EXTRA_OPTS"), "JAVA_HOME": str(java_home())},

@@ -41,9 +41,16 @@ _LETTERS: Final = Audience(
     messages="dead letters", subscription=f"the subscription {RESEND_SUBSCRIPTION}", reader="whoever sends them again"
 )
 _SETTINGS: Final = (
-    "cdc_enabled", "cdc_block_writes", "commitlog_sync", "commitlog_sync_period", "commitlog_sync_period_in_ms",
-    "cdc_total_space", "cdc_total_space_in_mb", "commitlog_segment_size", "commitlog_segment_size_in_mb",
-)  # fmt: skip
+    "cdc_enabled",
+    "cdc_block_writes",
+    "commitlog_sync",
+    "commitlog_sync_period",
+    "commitlog_sync_period_in_ms",
+    "cdc_total_space",
+    "cdc_total_space_in_mb",
+    "commitlog_segment_size",
+    "commitlog_segment_size_in_mb",
+)
 _SLOW_SYNC_MS: Final = 1_000
 _APART_S: Final = 2.0
 _MOST_TABLES: Final = 20

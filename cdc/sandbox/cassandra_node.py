@@ -42,9 +42,14 @@ class CassandraNode(Server):
     start_attempts = 3
 
     def __init__(
-        self, number: int, folder: Path, block: AddressBlock, ports: CassandraPorts,
-        options: SandboxOptions, supervisor: SupervisorChannel,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        folder: Path,
+        block: AddressBlock,
+        ports: CassandraPorts,
+        options: SandboxOptions,
+        supervisor: SupervisorChannel,
+    ) -> None:
         name = f"cassandra-{number}"
         super().__init__(name, folder / "logs" / f"{name}.log", supervisor)
         self._sandbox = folder

@@ -81,6 +81,11 @@ def _message(key: RowKey, node_id: UUID) -> MutationEvents:
         digest=os.urandom(16),
     )
     return MutationEvents(
-        node_id=node_id, segment_id=SNAPSHOT_SEGMENT_ID, keyspace=table.keyspace, table=table.name,
-        table_id=table.table_id, key_schema=schema_text(events_key_schema(table)), events=(event,),
-    )  # fmt: skip
+        node_id=node_id,
+        segment_id=SNAPSHOT_SEGMENT_ID,
+        keyspace=table.keyspace,
+        table=table.name,
+        table_id=table.table_id,
+        key_schema=schema_text(events_key_schema(table)),
+        events=(event,),
+    )

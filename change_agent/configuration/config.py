@@ -126,9 +126,9 @@ def _own_folders(working_dir: Path, *names: str) -> list[Path]:
     return [(working_dir / name).resolve() for name in names]
 
 
-RELOADABLE: Final = frozenset({
-    "exclude_tables", "include_tables", "log_format", "log_level", "stats_interval_ms", "unhealthy_after_ms",
-})  # fmt: skip
+RELOADABLE: Final = frozenset(
+    {"exclude_tables", "include_tables", "log_format", "log_level", "stats_interval_ms", "unhealthy_after_ms"}
+)
 """Fields that a running agent applies at SIGHUP. All others need a restart."""
 
 

@@ -68,9 +68,14 @@ class EntryEncoder:
         """See NativeEncoder.encode. Raises NativeCoreError."""
         try:
             return self._encoder.encode(
-                window, offset=offset, position=position, end=end, unsigned_times=unsigned_times, max_events=_MAX_EVENTS,
+                window,
+                offset=offset,
+                position=position,
+                end=end,
+                unsigned_times=unsigned_times,
+                max_events=_MAX_EVENTS,
                 max_bytes=_MAX_BYTES,
-            )  # fmt: skip
+            )
         except self._core.CoreError as error:
             raise NativeCoreError(str(error), position=position) from error
 

@@ -89,9 +89,21 @@ def write_head(node_id: UUID, segment_id: int, keyspace: str, table: str, table_
 
 def _add_event(out: list[bytes], event: MutationEvent, column_set: bytes) -> None:
     (
-        position, ordinal, kind, key, partition_key, digest, clustering,
-        writetime, live, deletion_time, expiry_time, bounds, _, marker_expiry,
-    ) = event  # fmt: skip
+        position,
+        ordinal,
+        kind,
+        key,
+        partition_key,
+        digest,
+        clustering,
+        writetime,
+        live,
+        deletion_time,
+        expiry_time,
+        bounds,
+        _,
+        marker_expiry,
+    ) = event
     _add_long(out, position)
     _add_long(out, ordinal)
     # Keys are the enum's values: hashing an enum member calls a Python function.

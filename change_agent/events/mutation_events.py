@@ -18,9 +18,7 @@ from schemas.table_metadata import TableMetadata
 
 __all__ = ["EventKeys", "MutationEventBuilder", "TableEvent", "is_published"]
 
-_SYSTEM_KEYSPACES: Final = frozenset({
-    "system", "system_auth", "system_distributed", "system_schema", "system_traces",
-})  # fmt: skip
+_SYSTEM_KEYSPACES: Final = frozenset({"system", "system_auth", "system_distributed", "system_schema", "system_traces"})
 
 
 _new_tuple: Final = cast("Callable[[type[MutationEvent], tuple[object, ...]], MutationEvent]", tuple.__new__)

@@ -369,10 +369,16 @@ class MutationInterpreter:
     ) -> None:
         self._parked.park(
             ParkedMutation(
-                segment=segment, segment_id=segment_id, position=entry.position, version=version, table_id=table_id,
-                reason=reason, payload=entry.payload, parked_at_ms=_now_ms(),
+                segment=segment,
+                segment_id=segment_id,
+                position=entry.position,
+                version=version,
+                table_id=table_id,
+                reason=reason,
+                payload=entry.payload,
+                parked_at_ms=_now_ms(),
             )
-        )  # fmt: skip
+        )
         if self._parked.must_save:
             self.save()
         self._metrics.mutations_parked += 1

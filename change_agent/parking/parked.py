@@ -223,9 +223,17 @@ def _parked(row: _Record) -> ParkedMutation:
     if zlib.crc32(payload) != crc:
         raise sqlite3.DatabaseError(f"the bytes of {segment}, position {position} have another checksum")
     return ParkedMutation(
-        number=number, segment=segment, segment_id=segment_id, position=position, version=version,
-        table_id=UUID(table_id), reason=reason, payload=payload, parked_at_ms=parked_at_ms, tries=tries,
-    )  # fmt: skip
+        number=number,
+        segment=segment,
+        segment_id=segment_id,
+        position=position,
+        version=version,
+        table_id=UUID(table_id),
+        reason=reason,
+        payload=payload,
+        parked_at_ms=parked_at_ms,
+        tries=tries,
+    )
 
 
 def _damaged(path: Path, reason: str) -> DamagedParkedError:

@@ -38,9 +38,14 @@ __all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "toke
 
 # Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
-    DriverException, NoHostAvailable, OperationTimedOut, RequestExecutionException, UnresolvableContactPoints, OSError,
+    DriverException,
+    NoHostAvailable,
+    OperationTimedOut,
+    RequestExecutionException,
+    UnresolvableContactPoints,
+    OSError,
     UnicodeError,
-)  # fmt: skip
+)
 _TIMEOUT_S: Final = 10.0
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
 # Maximum number of reads until the schema does not change during a read.

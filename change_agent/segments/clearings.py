@@ -397,8 +397,9 @@ class Clearings:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.error(
                 "%s cannot be read (%s): truncations whose segments the node still has are published again, earlier drops are not",
-                self._path, error,
-            )  # fmt: skip
+                self._path,
+                error,
+            )
             self._begin(truncations, first_segment_id, done_place)
 
     def _begin(

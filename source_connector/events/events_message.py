@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     import pulsar
 
 __all__ = [
-    "STALE_AFTER_S", "DataStaxMessage", "EventsMessage", "Origin", "PendingEvent", "RawMessage", "UnreadableMessage",
-]  # fmt: skip
+    "STALE_AFTER_S",
+    "DataStaxMessage",
+    "EventsMessage",
+    "Origin",
+    "PendingEvent",
+    "RawMessage",
+    "UnreadableMessage",
+]
 
 STALE_AFTER_S: Final = 5.0
 """Longest time from a read to the broker's answer. Pulsar does not fence a source: a later record may follow a newer
@@ -48,9 +54,23 @@ class EventsMessage:
     """
 
     __slots__ = (
-        "clearing", "header", "identity", "message_id", "node_id", "node_text", "origin", "overtaken_after", "pending", "raw", "segment_id",
-        "table_id", "table_id_bytes", "table_id_text", "topic", "unsettled",
-    )  # fmt: skip
+        "clearing",
+        "header",
+        "identity",
+        "message_id",
+        "node_id",
+        "node_text",
+        "origin",
+        "overtaken_after",
+        "pending",
+        "raw",
+        "segment_id",
+        "table_id",
+        "table_id_bytes",
+        "table_id_text",
+        "topic",
+        "unsettled",
+    )
 
     def __init__(
         self,
@@ -198,6 +218,11 @@ class DataStaxMessage:
     def unreadable(self, reason: str) -> UnreadableMessage:
         """The same message, as one that is no event of the table."""
         return UnreadableMessage(
-            identity=self.identity, message_id=self.message_id, topic=self.topic, raw=self.raw, schema_version=-1,
-            reason=reason, origin=self.origin,
-        )  # fmt: skip
+            identity=self.identity,
+            message_id=self.message_id,
+            topic=self.topic,
+            raw=self.raw,
+            schema_version=-1,
+            reason=reason,
+            origin=self.origin,
+        )

@@ -57,9 +57,14 @@ class _Reader:
                 events.append(self._event(column_sets))  # noqa: PERF401  # a comprehension is no faster when compiled
             count = self._count()
         return MutationEvents(
-            node_id=node_id, segment_id=segment_id, keyspace=keyspace, table=table, table_id=table_id,
-            key_schema=key_schema, events=tuple(events),
-        )  # fmt: skip
+            node_id=node_id,
+            segment_id=segment_id,
+            keyspace=keyspace,
+            table=table,
+            table_id=table_id,
+            key_schema=key_schema,
+            events=tuple(events),
+        )
 
     def _event(self, column_sets: list[tuple[str, ...]]) -> MutationEvent:
         position, ordinal, kind = self._int(), self._int(), self._long()
@@ -81,9 +86,21 @@ class _Reader:
         if kind < 0 or column_set < 0:
             raise IndexError
         return MutationEvent(
-            position, ordinal, _KINDS[kind], key, partition_key, digest, tuple(clustering), writetime, live, deletion,
-            expiry, bounds, column_sets[column_set], marker_expiry,
-        )  # fmt: skip
+            position,
+            ordinal,
+            _KINDS[kind],
+            key,
+            partition_key,
+            digest,
+            tuple(clustering),
+            writetime,
+            live,
+            deletion,
+            expiry,
+            bounds,
+            column_sets[column_set],
+            marker_expiry,
+        )
 
     def _bounds(self) -> RangeBounds:
         start, start_inclusive = self._prefix(), self._boolean()

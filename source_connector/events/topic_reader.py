@@ -176,9 +176,14 @@ class TopicReader(Stage):
             received = self._decode(raw, version, identity, message)
         except MalformedEventsError as error:
             received = UnreadableMessage(
-                identity=identity, message_id=message_id, topic=topic, raw=raw, schema_version=version,
-                reason=str(error), origin=self,
-            )  # fmt: skip
+                identity=identity,
+                message_id=message_id,
+                topic=topic,
+                raw=raw,
+                schema_version=version,
+                reason=str(error),
+                origin=self,
+            )
         if not received.unsettled:
             self._acknowledge(received)
             return

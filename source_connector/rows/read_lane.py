@@ -52,9 +52,7 @@ class Statement:
 class ReadLane:
     """Owns the queue. Callers take reads from it, and report their statements by `sent` and `over`."""
 
-    __slots__ = (
-        "_longest", "_slots", "_under_way", "_was_alone", "alone", "alone_first", "bytes", "limit", "waiting",
-    )  # fmt: skip
+    __slots__ = ("_longest", "_slots", "_under_way", "_was_alone", "alone", "alone_first", "bytes", "limit", "waiting")
 
     def __init__(self, longest: int) -> None:
         self._longest: Final[int] = longest

@@ -57,9 +57,15 @@ class ReadRequest:
     def next_page(self, paging_state: bytes) -> ReadRequest:
         """The same read, for the page that starts at this paging state."""
         return ReadRequest(
-            self.projection, self.kind, self.partition_key, self.level, self.node, self.clustering, self.bounds,
+            self.projection,
+            self.kind,
+            self.partition_key,
+            self.level,
+            self.node,
+            self.clustering,
+            self.bounds,
             paging_state,
-        )  # fmt: skip
+        )
 
 
 @final

@@ -285,9 +285,14 @@ class SchemaChangeTopic(Stage):
         now_ms = time.time_ns() // 1_000_000
         old = self._last.get(name) if clearing is None or definition is None else definition
         change: SchemaChange = {
-            "keyspace": keyspace, "table": table, "time_ms": now_ms, "changes": changes, "old": old, "new": definition,
+            "keyspace": keyspace,
+            "table": table,
+            "time_ms": now_ms,
+            "changes": changes,
+            "old": old,
+            "new": definition,
             "clearing": clearing,
-        }  # fmt: skip
+        }
         text = json.dumps(change, ensure_ascii=False, separators=(",", ":"))
         self._producer.send(text.encode(), partition_key=name, event_timestamp=now_ms)
         self._last[name] = definition

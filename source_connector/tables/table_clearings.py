@@ -232,8 +232,10 @@ class TableClearings:
         if lacking := self._noted.keys() - {UUID(each["node"]) for each in record["nodes"]}:
             _log.warning(
                 "%s: nodes %s did not truncate it within %.0f s; rows that they still return may come back: verify the table",
-                table.full_name, ", ".join(sorted(map(str, lacking))), _PATIENCE_S,
-            )  # fmt: skip
+                table.full_name,
+                ", ".join(sorted(map(str, lacking))),
+                _PATIENCE_S,
+            )
         self._last = record
         self._forget(self._waiting[0][0].table_id)
         self._end({id(message) for message, _ in self._waiting if _is_covered(record, message)})

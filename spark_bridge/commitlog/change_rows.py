@@ -46,20 +46,40 @@ _COMPLEX: Final = pa.struct([("column", pa.string()), ("writetime", pa.int64()),
 def _arrow_schema(form: Form) -> pa.Schema:
     data = pa.string() if form == "json" else pa.binary()
     clustering = data if form == "json" else pa.list_(data)
-    cell = pa.struct([
-        ("column", pa.string()), ("path", data), ("value", data), ("writetime", pa.int64()), ("ttl", pa.int64()),
-        ("local_deletion_time", pa.int64()),
-    ])  # fmt: skip
-    bounds = pa.struct([
-        ("start", clustering), ("start_inclusive", pa.bool_()), ("end", clustering), ("end_inclusive", pa.bool_()),
-    ])  # fmt: skip
-    return pa.schema([
-        ("node", pa.string()), ("segment", pa.string()), ("segment_id", pa.int64()), ("position", pa.int64()),
-        ("keyspace", pa.string()), ("table", pa.string()), ("table_id", pa.string()), ("kind", pa.string()),
-        ("partition_key", data), ("clustering", clustering), ("writetime", pa.int64()), ("marker", _MARKER),
-        ("deletion", _DELETION), ("range", bounds), ("complex_deletions", pa.list_(_COMPLEX)),
-        ("cells", pa.list_(cell)), ("fault", pa.string()),
-    ])  # fmt: skip
+    cell = pa.struct(
+        [
+            ("column", pa.string()),
+            ("path", data),
+            ("value", data),
+            ("writetime", pa.int64()),
+            ("ttl", pa.int64()),
+            ("local_deletion_time", pa.int64()),
+        ]
+    )
+    bounds = pa.struct(
+        [("start", clustering), ("start_inclusive", pa.bool_()), ("end", clustering), ("end_inclusive", pa.bool_())]
+    )
+    return pa.schema(
+        [
+            ("node", pa.string()),
+            ("segment", pa.string()),
+            ("segment_id", pa.int64()),
+            ("position", pa.int64()),
+            ("keyspace", pa.string()),
+            ("table", pa.string()),
+            ("table_id", pa.string()),
+            ("kind", pa.string()),
+            ("partition_key", data),
+            ("clustering", clustering),
+            ("writetime", pa.int64()),
+            ("marker", _MARKER),
+            ("deletion", _DELETION),
+            ("range", bounds),
+            ("complex_deletions", pa.list_(_COMPLEX)),
+            ("cells", pa.list_(cell)),
+            ("fault", pa.string()),
+        ]
+    )
 
 
 def spark_schema(form: Form) -> StructType:
@@ -240,8 +260,18 @@ class ChangeRows:
         # Before the change is added: if bytes are not a value of their type, no part of the row must stay.
         shown = None if self._form == "cql" else self._cell_texts(cells, texts)
         change = (
-            position, texts.index, kind, key, clustering, max(times), marker, deletion, None, complex_deletions, None,
-        )  # fmt: skip
+            position,
+            texts.index,
+            kind,
+            key,
+            clustering,
+            max(times),
+            marker,
+            deletion,
+            None,
+            complex_deletions,
+            None,
+        )
         if self._append(change, len(cells)):
             self._cells += cells
             if shown is not None:

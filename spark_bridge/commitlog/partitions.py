@@ -20,8 +20,15 @@ from spark_bridge.commitlog.row_values import KeyValues
 __all__ = ["CHANGE_COLUMNS", "Fold", "KeyBytes", "partitions_of"]
 
 CHANGE_COLUMNS: Final = (
-    "partition_key", "kind", "clustering", "marker", "deletion", "range", "complex_deletions", "cells",
-)  # fmt: skip
+    "partition_key",
+    "kind",
+    "clustering",
+    "marker",
+    "deletion",
+    "range",
+    "complex_deletions",
+    "cells",
+)
 """Columns of the data source with `values=cql`. The batches are sorted by the first one."""
 Fold = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for `mapInArrow`."""

@@ -52,10 +52,17 @@ _Row = tuple[object, ...]
 _VERSION: Final = 1
 _ROWS_PER_BATCH: Final = 4096
 _YEAR_US: Final = 366 * 86_400 * 1_000_000
-_CELLS: Final = pa.schema([
-    ("key", pa.binary()), ("column", pa.string()), ("path", pa.string()), ("value", pa.string()),
-    ("writetime", pa.int64()), ("ttl", pa.int64()), ("expires_at", pa.int64()),
-])  # fmt: skip
+_CELLS: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("column", pa.string()),
+        ("path", pa.string()),
+        ("value", pa.string()),
+        ("writetime", pa.int64()),
+        ("ttl", pa.int64()),
+        ("expires_at", pa.int64()),
+    ]
+)
 _LATEST: Final = pa.schema([*_CELLS, ("is_live", pa.bool_())])
 _HISTORY: Final = pa.schema([*_CELLS, ("replaced_at", pa.int64()), ("replaced_by", pa.string())])
 _ROWS: Final = pa.schema(

@@ -168,9 +168,14 @@ def _send(
     plan = token_ranges(ranges, part.tokens)
     step = spark.sparkContext.defaultParallelism
     sender = RowSender(
-        access, metadata, parsed, partitions, where=part.where, rows_per_second=rows_per_second,
+        access,
+        metadata,
+        parsed,
+        partitions,
+        where=part.where,
+        rows_per_second=rows_per_second,
         tasks=min(step, len(plan)),
-    )  # fmt: skip
+    )
     if part.dry_run:
         return _estimate(spark, sender, plan, rows_per_second)
     progress = _progress_of(part, progress_file, metadata.table_id, len(plan))

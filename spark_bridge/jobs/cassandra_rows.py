@@ -60,15 +60,17 @@ _SCHEMA: Final = (
     "key binary, value binary, has_row boolean, writetime_us bigint, key_parts array<binary>, token bigint, "
     "row_writetime_us bigint"
 )
-_ARROW: Final = pa.schema([
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-    ("has_row", pa.bool_()),
-    ("writetime_us", pa.int64()),
-    ("key_parts", pa.list_(pa.binary())),
-    ("token", pa.int64()),
-    ("row_writetime_us", pa.int64()),
-])  # fmt: skip
+_ARROW: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("has_row", pa.bool_()),
+        ("writetime_us", pa.int64()),
+        ("key_parts", pa.list_(pa.binary())),
+        ("token", pa.int64()),
+        ("row_writetime_us", pa.int64()),
+    ]
+)
 RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int, int | None]
 """The columns of `_ARROW`."""
 
@@ -106,11 +108,18 @@ class CassandraAccess:
         encryption = None if self.tls is None else self.tls.context()
         login = PlainTextAuthProvider(self.username, self.password) if self.username else None
         cluster = Cluster(
-            list(self.contact_points), port=self.port, auth_provider=login, ssl_context=encryption, connect_timeout=20,
-            control_connection_timeout=20, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, schema_metadata_enabled=False, token_metadata_enabled=False,
+            list(self.contact_points),
+            port=self.port,
+            auth_provider=login,
+            ssl_context=encryption,
+            connect_timeout=20,
+            control_connection_timeout=20,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            schema_metadata_enabled=False,
+            token_metadata_enabled=False,
             # Every supported Cassandra has version 4, and it has no checksum per frame to compute in Python.
             protocol_version=4,
-        )  # fmt: skip
+        )
         try:
             session = cluster.connect()
         except (NoHostAvailable, DriverException, OSError) as error:

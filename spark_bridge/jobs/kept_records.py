@@ -107,8 +107,10 @@ class KeptRecords:
 
     def taken_over(self, records: DataFrame) -> Run:
         """Write the first run from the table `records` of an earlier version."""
-        there = [F.col(each.name) if each.name in records.columns else F.lit(None).cast(each.dataType).alias(each.name)
-                 for each in KEPT_SCHEMA]  # fmt: skip
+        there = [
+            F.col(each.name) if each.name in records.columns else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in KEPT_SCHEMA
+        ]
         number = F.lit(0).cast("bigint").alias("run")
         return self._written(records.select(*there, number, "seen_s").sort("owner"), 0)
 

@@ -219,9 +219,14 @@ def _heal(
     parsed = BridgeOptions.from_mapping(options)
     try:
         report = resync(
-            spark, options, access, tables=[table_of(parsed)], mirror_target=target, data_topic=parsed.only_topic,
+            spark,
+            options,
+            access,
+            tables=[table_of(parsed)],
+            mirror_target=target,
+            data_topic=parsed.only_topic,
             hidden=hidden,
-        )  # fmt: skip
+        )
     except (CdcError, PySparkException, Py4JError) as error:
         _log.warning(
             "open gaps of the table are not closed, the next run with --resync tries again: %s",

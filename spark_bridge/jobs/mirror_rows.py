@@ -19,9 +19,21 @@ from spark_bridge.rows.table_rows import table_columns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
-    "EXPIRES_AT", "ID", "OWN", "OWNER", "WRITETIME", "change_op", "content_text", "counts_and_soonest", "counts_of",
-    "identified", "in_newest_schema", "kept_columns", "merge_rows", "whole",
-]  # fmt: skip
+    "EXPIRES_AT",
+    "ID",
+    "OWN",
+    "OWNER",
+    "WRITETIME",
+    "change_op",
+    "content_text",
+    "counts_and_soonest",
+    "counts_of",
+    "identified",
+    "in_newest_schema",
+    "kept_columns",
+    "merge_rows",
+    "whole",
+]
 
 ID: Final = "_cdc_id"
 OWNER: Final = "_cdc_owner"
@@ -33,12 +45,9 @@ OWN: Final = (ID, OWNER, WRITETIME, EXPIRES_AT)
 def identified(judged: DataFrame) -> DataFrame:
     """`shown_rows` with the mirror's own columns."""
     identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit(STATIC_ID), F.col("owner")))
-    return shown_rows(judged).withColumns({
-        ID: identity,
-        OWNER: F.col("owner"),
-        WRITETIME: F.col("writetime_us"),
-        EXPIRES_AT: F.col("expires_at"),
-    })  # fmt: skip
+    return shown_rows(judged).withColumns(
+        {ID: identity, OWNER: F.col("owner"), WRITETIME: F.col("writetime_us"), EXPIRES_AT: F.col("expires_at")}
+    )
 
 
 def counts_and_soonest(compared: DataFrame) -> tuple[dict[str, int], int | None]:
@@ -110,12 +119,14 @@ def in_newest_schema(
     schema = StructType([each for each in rows.schema if each.name not in OWN])
     names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
-    return rows.select(*[
-        conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
-        if each.name in names
-        else F.lit(None).cast(each.dataType).alias(each.name)
-        for each in wanted
-    ])  # fmt: skip
+    return rows.select(
+        *[
+            conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
+            if each.name in names
+            else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in wanted
+        ]
+    )
 
 
 def whole(columns: Sequence[str]) -> Column:

@@ -326,9 +326,15 @@ class _Topic:
             "key", F.greatest("partition", F.lit(0)).alias("part")
         )
         gone = there.join(known, ["key", "part"], "left_anti").select(
-            "key", "part", F.lit(0).cast("bigint").alias("epoch"), F.lit(0).alias("step"), F.hex("key").alias("id"),
-            F.lit(None).cast("binary").alias("value"), F.lit(None).cast("bigint").alias("writetime"), F.lit("d").alias("op"),
-        )  # fmt: skip
+            "key",
+            "part",
+            F.lit(0).cast("bigint").alias("epoch"),
+            F.lit(0).alias("step"),
+            F.hex("key").alias("id"),
+            F.lit(None).cast("binary").alias("value"),
+            F.lit(None).cast("bigint").alias("writetime"),
+            F.lit("d").alias("op"),
+        )
         self._sender(f"{producer}-{uuid.uuid4().hex[:8]}", partitions, made.schemas.newest).run(gone)
 
 
@@ -349,13 +355,15 @@ def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
     for name, until in names.gone(image.names).items():
         shown = F.when(F.col("epoch") > until, F.col("after").getField(name))
         there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
-    return there.withColumns({
-        "epoch": F.lit(epoch).cast("bigint"),
-        "log_epoch": F.col("epoch"),
-        "op": F.lit("insert"),
-        "before": F.lit(None).cast(log.schema["before"].dataType),
-        "is_there": F.lit(True),
-    })  # fmt: skip
+    return there.withColumns(
+        {
+            "epoch": F.lit(epoch).cast("bigint"),
+            "log_epoch": F.col("epoch"),
+            "op": F.lit("insert"),
+            "before": F.lit(None).cast(log.schema["before"].dataType),
+            "is_there": F.lit(True),
+        }
+    )
 
 
 def _epoch_of_first_rows(log: DataFrame) -> int | None:

@@ -38,18 +38,24 @@ def envelope_schema(version: SchemaVersion) -> AvroRecord:
     types = _Types(keyspace)
     columns = dict([*field_types(version.key), *field_types(version.value)])
     row = {
-        "type": "record", "name": "Value", "namespace": namespace,
+        "type": "record",
+        "name": "Value",
+        "namespace": namespace,
         "fields": [{"name": name, "type": types.nullable(each), "default": None} for name, each in columns.items()],
-    }  # fmt: skip
+    }
     source = {
-        "type": "record", "name": "Source", "namespace": namespace,
+        "type": "record",
+        "name": "Source",
+        "namespace": namespace,
         "fields": [
             *[{"name": name, "type": each} for name, each in SOURCE_FIELDS.items()],
             *[{"name": name, "type": ["null", each], "default": None} for name, each in ORIGIN_FIELDS.items()],
         ],
-    }  # fmt: skip
+    }
     return {
-        "type": "record", "name": "Envelope", "namespace": namespace,
+        "type": "record",
+        "name": "Envelope",
+        "namespace": namespace,
         "fields": [
             {"name": "before", "type": ["null", row], "default": None},
             {"name": "after", "type": ["null", f"{namespace}.Value"], "default": None},
@@ -57,7 +63,7 @@ def envelope_schema(version: SchemaVersion) -> AvroRecord:
             {"name": "op", "type": "string"},
             {"name": "ts_ms", "type": "long"},
         ],
-    }  # fmt: skip
+    }
 
 
 class _Types:

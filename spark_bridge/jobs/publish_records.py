@@ -55,13 +55,15 @@ class ChangeRecords:
     def changes(self, changes: DataFrame) -> DataFrame:
         """Records for `changes-<keyspace>.<table>`: every change, in an envelope."""
         encoder = AvroEncoder(envelope_schema(self.schemas.newest))
-        value = encoder.record({
-            "before": self._image(_struct(changes, "before"), "before"),
-            "after": self._image(_struct(changes, "after"), "after"),
-            "source": self._source(),
-            "op": (_op(), _TEXT),
-            "ts_ms": (F.unix_millis(F.current_timestamp()), _LONG),
-        })  # fmt: skip
+        value = encoder.record(
+            {
+                "before": self._image(_struct(changes, "before"), "before"),
+                "after": self._image(_struct(changes, "after"), "after"),
+                "source": self._source(),
+                "op": (_op(), _TEXT),
+                "ts_ms": (F.unix_millis(F.current_timestamp()), _LONG),
+            }
+        )
         return self._records(changes, encoder.encode(value))
 
     def _records(self, changes: DataFrame, value: Column) -> DataFrame:

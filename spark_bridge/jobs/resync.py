@@ -151,10 +151,17 @@ def resync(
             raise ConfigError.of(name, "belongs to one table: name exactly one in tables")
     parsed = _without_topic(options)
     settings = _Settings(
-        data_topic=data_topic, data_prefix=data_prefix, mirror_target=mirror_target, ranges=ranges, rows_per_second=rows_per_second,
-        connector_timeout_s=connector_timeout_s, max_differences=max_differences, margin_ms=int(margin_s * 1000),
-        hidden=hidden, on_table=on_table,
-    )  # fmt: skip
+        data_topic=data_topic,
+        data_prefix=data_prefix,
+        mirror_target=mirror_target,
+        ranges=ranges,
+        rows_per_second=rows_per_second,
+        connector_timeout_s=connector_timeout_s,
+        max_differences=max_differences,
+        margin_ms=int(margin_s * 1000),
+        hidden=hidden,
+        on_table=on_table,
+    )
     topic = GapsTopic(parsed)
     found = [each for each in topic.open_gaps() if tables is None or each.table_name in tables]
     nodes = host_ids(access) if found else frozenset()
@@ -204,9 +211,12 @@ class _Run:
         try:
             published = None if self.settings.hidden is None else self.settings.hidden.of(metadata)
             target = RepairTarget.find(
-                self.options, self.access, metadata, self.options.events_topic_prefix,
+                self.options,
+                self.access,
+                metadata,
+                self.options.events_topic_prefix,
                 hides_key=published is not None and published.hides_key,
-            )  # fmt: skip
+            )
             created = _creations(target)
             written, differing = self._send(table, target, published)
             self._wait_for_connector(table.name, target, created)
@@ -231,14 +241,25 @@ class _Run:
         with own_session(self.spark) as own:
             # This fails if the topic or the mirror is missing, so it comes before anything is sent.
             comparison = TableComparison(
-                own, self.options.of_topic(data_topic), self.access, metadata, plan, mirror=settings.mirror_target,
-                sample=None, published=published,
-            )  # fmt: skip
+                own,
+                self.options.of_topic(data_topic),
+                self.access,
+                metadata,
+                plan,
+                mirror=settings.mirror_target,
+                sample=None,
+                published=published,
+            )
             sender = RowSender(
-                self.access, metadata, target.options, target.partitions, where=None,
+                self.access,
+                metadata,
+                target.options,
+                target.partitions,
+                where=None,
                 rows_per_second=settings.rows_per_second,
-                tasks=min(self.spark.sparkContext.defaultParallelism, len(plan)), written=table.spans,
-            )  # fmt: skip
+                tasks=min(self.spark.sparkContext.defaultParallelism, len(plan)),
+                written=table.spans,
+            )
             begun_ms = _now_ms()
             written = sum(sender.run(self.spark, plan, publish=True).values())
             has_statics = bool(metadata.static_columns)

@@ -155,14 +155,18 @@ def record_images(
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     place = message_id_of(F.col("at"))
-    tried = all_records(raw, schemas, time_zone).withColumns({
-        "k": key.try_decode(F.col("key"), F.col("key_version")),
-        "v": value.try_decode(F.col("value"), F.col("schema_version")),
-    })  # fmt: skip
-    checked = tried.withColumns({
-        "k": key.checked(F.col("k"), F.col("key"), "key", place, F.col("key_version")),
-        "v": value.checked(F.col("v"), F.col("value"), "value", place, F.col("schema_version")),
-    })  # fmt: skip
+    tried = all_records(raw, schemas, time_zone).withColumns(
+        {
+            "k": key.try_decode(F.col("key"), F.col("key_version")),
+            "v": value.try_decode(F.col("value"), F.col("schema_version")),
+        }
+    )
+    checked = tried.withColumns(
+        {
+            "k": key.checked(F.col("k"), F.col("key"), "key", place, F.col("key_version")),
+            "v": value.checked(F.col("v"), F.col("value"), "value", place, F.col("schema_version")),
+        }
+    )
     finished = checked.withColumns({"k": key.finish(F.col("k")), "v": value.finish(F.col("v"))})
     own = {
         "_cdc_id": F.hex("key"),
@@ -171,8 +175,10 @@ def record_images(
         "_cdc_expires_at": F.col("expires_at"),
     }
     fields = [_field("k", name) if name in key.names else _field("v", name) for name in columns.names]
-    image = F.struct(*[each.alias(name) for each, name in zip(fields, columns.names, strict=True)],
-                     *[own[name].alias(name) for name in columns.own])  # fmt: skip
+    image = F.struct(
+        *[each.alias(name) for each, name in zip(fields, columns.names, strict=True)],
+        *[own[name].alias(name) for name in columns.own],
+    )
     has_value = F.col("v").isNotNull()
     imaged = finished.withColumn("image", F.when(has_value | (F.col("scope") == STATIC), image))
     is_row = has_value & (F.col("scope") == ROW)

@@ -204,9 +204,16 @@ class KeyedProducer:
         connection = connection_of_topic(self._options, self._topic)
         try:
             answer = connection.ask(
-                Command.PRODUCER, (1, self._topic), (2, 1), (4, self._name), (7, self._schema.encoded()),
-                (8, 0), (9, 1), (10, _EXCLUSIVE), request_field=3,
-            )  # fmt: skip
+                Command.PRODUCER,
+                (1, self._topic),
+                (2, 1),
+                (4, self._name),
+                (7, self._schema.encoded()),
+                (8, 0),
+                (9, 1),
+                (10, _EXCLUSIVE),
+                request_field=3,
+            )
             stored = first_int(answer, 3, -1)
             if stored < self.last_number:
                 raise PublishError(
@@ -228,9 +235,14 @@ class KeyedProducer:
         assert self._connection is not None
         first, last, count = batch.records[0].number, batch.records[-1].number, len(batch.records)
         metadata = encoded(
-            (1, self._name), (2, first), (3, time.time_ns() // 1_000_000), (9, len(batch.data)), (11, count),
-            (16, self._schema_version), (24, last),
-        )  # fmt: skip
+            (1, self._name),
+            (2, first),
+            (3, time.time_ns() // 1_000_000),
+            (9, len(batch.data)),
+            (11, count),
+            (16, self._schema_version),
+            (24, last),
+        )
         command = encoded((1, 1), (2, first), (3, count), (6, last))
         self._connection.write(Command.SEND, command, struct.pack(">I", len(metadata)) + metadata + bytes(batch.data))
 

@@ -125,6 +125,11 @@ class BothWays:
 def _message(keys: EventKeys, events: list[MutationEvent]) -> bytes:
     table = keys.table
     return write_events(
-        node_id=NODE_ID, segment_id=SEGMENT_ID, keyspace=table.keyspace, table=table.name, table_id=table.table_id,
-        key_schema=keys.schema, events=events,
-    )  # fmt: skip
+        node_id=NODE_ID,
+        segment_id=SEGMENT_ID,
+        keyspace=table.keyspace,
+        table=table.name,
+        table_id=table.table_id,
+        key_schema=keys.schema,
+        events=events,
+    )

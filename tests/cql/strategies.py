@@ -12,9 +12,26 @@ from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, Tu
 __all__ = ["NATIVE_TYPES", "cql_text", "cql_types", "declared", "literals", "user_types_of"]
 
 NATIVE_TYPES: Final = (
-    "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
-    "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
-)  # fmt: skip
+    "ascii",
+    "bigint",
+    "blob",
+    "boolean",
+    "date",
+    "decimal",
+    "double",
+    "duration",
+    "float",
+    "inet",
+    "int",
+    "smallint",
+    "text",
+    "time",
+    "timestamp",
+    "timeuuid",
+    "tinyint",
+    "uuid",
+    "varint",
+)
 _names = itertools.count(1)
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 

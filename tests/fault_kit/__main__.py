@@ -118,9 +118,19 @@ def sinks(seed: int | None, count: int, nodes: int, rate: float, folder: Path | 
 @click.option("--plan", "only_plan", is_flag=True, help="Print the faults in order, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def run(
-    seed: int | None, minutes: float | None, count: int | None, names: str, nodes: int, cassandra: str,
-    commitlog: str, rate: float, folder: Path | None, keep: bool, only_plan: bool, as_json: bool,
-) -> None:  # fmt: skip
+    seed: int | None,
+    minutes: float | None,
+    count: int | None,
+    names: str,
+    nodes: int,
+    cassandra: str,
+    commitlog: str,
+    rate: float,
+    folder: Path | None,
+    keep: bool,
+    only_plan: bool,
+    as_json: bool,
+) -> None:
     """Write, break, and compare. Without --minutes and --faults it strikes 90 faults (some minutes on a quiet machine).
 
     The exit code is 1 when something was lost, invented or out of order, or when the line did not recover.

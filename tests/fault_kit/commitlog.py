@@ -59,8 +59,11 @@ def _encryption(key_store: Path) -> Json:
     password = secrets.token_hex(8)
     _make_key(key_store, password)
     parameters: dict[str, Json] = {
-        "keystore": str(key_store), "keystore_password": password, "store_type": "JCEKS", "key_password": password,
-    }  # fmt: skip
+        "keystore": str(key_store),
+        "keystore_password": password,
+        "store_type": "JCEKS",
+        "key_password": password,
+    }
     return {
         "enabled": True,
         "chunk_length_kb": 64,
@@ -73,9 +76,23 @@ def _encryption(key_store: Path) -> Json:
 def _make_key(key_store: Path, password: str) -> None:
     key_store.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        str(java_home() / "bin" / "keytool"), "-genseckey", "-alias", _KEY_ALIAS, "-keyalg", "AES", "-keysize", "128",
-        "-storetype", "JCEKS", "-keystore", str(key_store), "-storepass:env", "STORE_PASSWORD", "-keypass:env", "STORE_PASSWORD",
-    ]  # fmt: skip
+        str(java_home() / "bin" / "keytool"),
+        "-genseckey",
+        "-alias",
+        _KEY_ALIAS,
+        "-keyalg",
+        "AES",
+        "-keysize",
+        "128",
+        "-storetype",
+        "JCEKS",
+        "-keystore",
+        str(key_store),
+        "-storepass:env",
+        "STORE_PASSWORD",
+        "-keypass:env",
+        "STORE_PASSWORD",
+    ]
     environment = {**os.environ, "STORE_PASSWORD": password}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -40,11 +40,24 @@ _FIRST: Final = 5
 _EARLY_MS: Final = 1_000
 
 KINDS: Final = (
-    FaultKind.AGENT_KILL, FaultKind.AGENT_RESTART, FaultKind.TWO_AGENTS, FaultKind.DISK_OFFSETS, FaultKind.CHILD_KILL,
-    FaultKind.HOST_KILL, FaultKind.STANDSTILL, FaultKind.NETWORK_AWAY, FaultKind.NETWORK_DELAY, FaultKind.NETWORK_CUT,
-    FaultKind.IDX_TORN, FaultKind.IDX_EMPTY, FaultKind.IDX_SHRUNK, FaultKind.DISK_CDC_RAW, FaultKind.CASSANDRA_KILL,
-    FaultKind.PULSAR_KILL, FaultKind.REPLICA_STOPPED,
-)  # fmt: skip
+    FaultKind.AGENT_KILL,
+    FaultKind.AGENT_RESTART,
+    FaultKind.TWO_AGENTS,
+    FaultKind.DISK_OFFSETS,
+    FaultKind.CHILD_KILL,
+    FaultKind.HOST_KILL,
+    FaultKind.STANDSTILL,
+    FaultKind.NETWORK_AWAY,
+    FaultKind.NETWORK_DELAY,
+    FaultKind.NETWORK_CUT,
+    FaultKind.IDX_TORN,
+    FaultKind.IDX_EMPTY,
+    FaultKind.IDX_SHRUNK,
+    FaultKind.DISK_CDC_RAW,
+    FaultKind.CASSANDRA_KILL,
+    FaultKind.PULSAR_KILL,
+    FaultKind.REPLICA_STOPPED,
+)
 """Kinds of faults that lose nothing. Kinds that delete a topic are left out, because they stop the table's progress.
 `clock-step` is left out, because the checks compare timestamps with another clock, that of the clients."""
 

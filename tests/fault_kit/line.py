@@ -74,10 +74,17 @@ class FaultLine:
     """Use in a `with` block. Agents do not run at first."""
 
     def __init__(
-        self, *, nodes: int, cassandra: str, folder: Path, on_progress: Progress,
-        commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN, instances: int = 1,
-        asks_for_passwords: bool = False, is_unsynced: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        nodes: int,
+        cassandra: str,
+        folder: Path,
+        on_progress: Progress,
+        commitlog: CommitLogEncoding = CommitLogEncoding.PLAIN,
+        instances: int = 1,
+        asks_for_passwords: bool = False,
+        is_unsynced: bool = False,
+    ) -> None:
         """`instances`: how many instances of the connector share the partitions of all tables (`parallelism`).
         `asks_for_passwords`: nodes ask for passwords; agents and connector log in as CONNECTOR_LOGIN, whose role the
         caller has to create. `is_unsynced`: nodes sync by Cassandra's default, and agents read before the sync
@@ -241,9 +248,13 @@ class FaultLine:
             name, password = CONNECTOR_LOGIN
             configs |= {"auth.provider": "PLAIN", "auth.username": name, "auth.password": password}
         config = {
-            "tenant": "public", "namespace": "default", "name": _SOURCE, "topicName": _SOURCE,
-            "configs": configs, "parallelism": self.instances,
-        }  # fmt: skip
+            "tenant": "public",
+            "namespace": "default",
+            "name": _SOURCE,
+            "topicName": _SOURCE,
+            "configs": configs,
+            "parallelism": self.instances,
+        }
         with self._archive.open("rb") as file:
             answer = rest().post(
                 self._source_url,

@@ -128,10 +128,24 @@ def test_a_life_counts_by_its_generation() -> None:
 
 def _event(position: int = 10, *, kind: str = "ROW", key: bytes = b"k", **changed: Any) -> Event:
     values: dict[str, Any] = {
-        "table": "t", "table_id": _ID, "node": _NODE, "segment": 1, "position": position, "ordinal": 0, "kind": kind,
-        "key": key, "partition_key": "01", "clustering": ("02",), "bounds": None, "writetime_us": 1_000_000,
-        "expiry_s": None, "columns": ("v",), "partition": 0, "published_ms": 2_000, **changed,
-    }  # fmt: skip
+        "table": "t",
+        "table_id": _ID,
+        "node": _NODE,
+        "segment": 1,
+        "position": position,
+        "ordinal": 0,
+        "kind": kind,
+        "key": key,
+        "partition_key": "01",
+        "clustering": ("02",),
+        "bounds": None,
+        "writetime_us": 1_000_000,
+        "expiry_s": None,
+        "columns": ("v",),
+        "partition": 0,
+        "published_ms": 2_000,
+        **changed,
+    }
     return Event(**values)
 
 
@@ -289,9 +303,14 @@ def test_records_that_came_again_are_counted() -> None:
 def _line(*rows: str, position: int = 10, table: str = "t") -> str:
     cells = '"complex_deletions": [], "cells": [{"column": "v"}], "liveness": null, "deletion": null'
     update = {
-        "table": table, "table_id": _ID, "partition_key": "01", "partition_deletion": None, "range_tombstones": [],
-        "static_row": None, "rows": [json.loads(f'{{"clustering": ["{row}"], {cells}}}') for row in rows],
-    }  # fmt: skip
+        "table": table,
+        "table_id": _ID,
+        "partition_key": "01",
+        "partition_deletion": None,
+        "range_tombstones": [],
+        "static_row": None,
+        "rows": [json.loads(f'{{"clustering": ["{row}"], {cells}}}') for row in rows],
+    }
     return json.dumps(
         {"segment": "CommitLog-7-1.log", "position": position, "size": 1, "keyspace": "k", "updates": [update]}
     )

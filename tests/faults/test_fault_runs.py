@@ -20,9 +20,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
 
 _SEED_VARIABLE = "CDC_TEST_SEED"
 _KILLS = (
-    FaultKind.AGENT_KILL, FaultKind.CHILD_KILL, FaultKind.HOST_KILL, FaultKind.PULSAR_KILL, FaultKind.CASSANDRA_KILL,
+    FaultKind.AGENT_KILL,
+    FaultKind.CHILD_KILL,
+    FaultKind.HOST_KILL,
+    FaultKind.PULSAR_KILL,
+    FaultKind.CASSANDRA_KILL,
     FaultKind.RESTART_ALL,
-)  # fmt: skip
+)
 
 
 @pytest.mark.timeout(5400)

@@ -47,9 +47,12 @@ def build_instrumented_core(folder: Path) -> Path | None:
     # linked program would come after the counters, and remove their order.
     command += ["--target", host[1], "--target-dir", str(folder.resolve()), "--", *_COUNTERS]
     subprocess.run(
-        command, check=True, cwd=NATIVE_SOURCES, stdin=subprocess.DEVNULL,
+        command,
+        check=True,
+        cwd=NATIVE_SOURCES,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, "PYO3_PYTHON": sys.executable, "CARGO_PROFILE_RELEASE_LTO": "off"},
-    )  # fmt: skip
+    )
     (library,) = (folder / host[1] / "release").resolve().glob(f"lib{NATIVE_MODULE}.[sd][oy]*")
     return library
 

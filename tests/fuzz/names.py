@@ -7,9 +7,19 @@ from typing import Final
 __all__ = ["CORE_VARIABLE", "NAMES"]
 
 NAMES: Final = [
-    "mutation", "native", "segment", "framing", "index", "frames", "key", "events", "datastax", "held",
-    "agent-options", "source-options",
-]  # fmt: skip
+    "mutation",
+    "native",
+    "segment",
+    "framing",
+    "index",
+    "frames",
+    "key",
+    "events",
+    "datastax",
+    "held",
+    "agent-options",
+    "source-options",
+]
 
 CORE_VARIABLE: Final = "CDC_FUZZ_CORE"
 """Environment variable: the library of the native core with counters, for the target `native`."""

@@ -100,9 +100,16 @@ def fuzz(
         environment |= {CORE_VARIABLE: str(core), "LD_PRELOAD": str(_libfuzzer())}
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.run", *arguments], cwd=_REPOSITORY, env=environment, check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds + _GRACE_S if seconds else None, errors="replace",
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.fuzz.run", *arguments],
+        cwd=_REPOSITORY,
+        env=environment,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=seconds + _GRACE_S if seconds else None,
+        errors="replace",
+    )
     found = _DONE.search(done.stdout)
     if done.returncode or found is None:
         raise Finding(f"{target}, {engine}, --seed {seed}, exit code {done.returncode}:\n{done.stdout[-6000:]}")
@@ -133,10 +140,17 @@ def _guided(options: argparse.Namespace, target: str) -> None:
     for data in corpus_of(target):
         (begin / hashlib.sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
     arguments = [
-        "fuzz", str(begin), f"-max_total_time={options.seconds}", f"-seed={options.seed or 1}", f"-max_len={_MAX_INPUT}",
-        f"-timeout={_INPUT_LIMIT_S}", f"-artifact_prefix={_FINDINGS}/{target}-", "-rss_limit_mb=2048", "-verbosity=1",
+        "fuzz",
+        str(begin),
+        f"-max_total_time={options.seconds}",
+        f"-seed={options.seed or 1}",
+        f"-max_len={_MAX_INPUT}",
+        f"-timeout={_INPUT_LIMIT_S}",
+        f"-artifact_prefix={_FINDINGS}/{target}-",
+        "-rss_limit_mb=2048",
+        "-verbosity=1",
         "-print_final_stats=1",
-    ]  # fmt: skip
+    ]
     if options.inputs:
         arguments.append(f"-runs={options.inputs}")
     _limit_memory()

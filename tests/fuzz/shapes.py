@@ -70,13 +70,37 @@ _ENCRYPTION: Final = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "
 _CLAIMS: Final = (0, 1, -1, -(2**31), 2**31 - 1, 2**31 - 13, 64 * 1024, 16 * 1024)
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _KEY_TYPES: Final[tuple[CqlType, ...]] = (
-    *(NativeType(name) for name in (
-        "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
-        "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
-    )),
-    ListType(_TEXT), SetType(_INT), MapType(_TEXT, ListType(_INT)), TupleType((_INT, _TEXT)),
-    UserType("ks", "u", ("a", "b"), (_INT, SetType(NativeType("inet")))), VectorType(_INT, 2),
-)  # fmt: skip
+    *(
+        NativeType(name)
+        for name in (
+            "ascii",
+            "bigint",
+            "blob",
+            "boolean",
+            "date",
+            "decimal",
+            "double",
+            "duration",
+            "float",
+            "inet",
+            "int",
+            "smallint",
+            "text",
+            "time",
+            "timestamp",
+            "timeuuid",
+            "tinyint",
+            "uuid",
+            "varint",
+        )
+    ),
+    ListType(_TEXT),
+    SetType(_INT),
+    MapType(_TEXT, ListType(_INT)),
+    TupleType((_INT, _TEXT)),
+    UserType("ks", "u", ("a", "b"), (_INT, SetType(NativeType("inet")))),
+    VectorType(_INT, 2),
+)
 _ABSENT: Final = 255
 
 
@@ -124,11 +148,14 @@ def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata
         )
 
     return TableMetadata(
-        keyspace="ks", name="t", table_id=UUID(int=1), static_columns=(),
+        keyspace="ks",
+        name="t",
+        table_id=UUID(int=1),
+        static_columns=(),
         partition_key=columns(ColumnKind.PARTITION_KEY, "p", partition),
         clustering_key=columns(ColumnKind.CLUSTERING, "c", clustering),
         regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=_INT),),
-    )  # fmt: skip
+    )
 
 
 def key_parts(table: TableMetadata, data: bytes) -> tuple[bytes, tuple[bytes | None, ...]]:
@@ -189,15 +216,29 @@ def events_seeds() -> Iterator[bytes]:
     bounds = RangeBounds(start=(b"\0\0\0\1",), start_inclusive=True, end=(), end_inclusive=False)
     for kind in MutationKind:
         event = MutationEvent(
-            position=100, ordinal=1, kind=kind, key=b"\2", partition_key=b"\0\0\0\1", digest=bytes(16),
-            clustering=(b"x", None), writetime_us=5, expiry_time_s=7, bounds=bounds, columns=("a", "b"),
-        )  # fmt: skip
+            position=100,
+            ordinal=1,
+            kind=kind,
+            key=b"\2",
+            partition_key=b"\0\0\0\1",
+            digest=bytes(16),
+            clustering=(b"x", None),
+            writetime_us=5,
+            expiry_time_s=7,
+            bounds=bounds,
+            columns=("a", "b"),
+        )
         yield encode_events(
             MutationEvents(
-                node_id=UUID(int=1), segment_id=7, keyspace="ks", table="t", table_id=UUID(int=2), key_schema="{}",
+                node_id=UUID(int=1),
+                segment_id=7,
+                keyspace="ks",
+                table="t",
+                table_id=UUID(int=2),
+                key_schema="{}",
                 events=(event, event._replace(columns=())),
             )
-        )  # fmt: skip
+        )
 
 
 def _held_payloads() -> list[bytes]:
@@ -321,8 +362,15 @@ def agent_options_seeds() -> Iterator[bytes]:
 def source_options_seeds() -> Iterator[bytes]:
     """OPEN documents of a host."""
     config = {
-        "contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t", "port": "9042", "columns": "a|b",
-        "loadBalancing": {"localDc": "dc1"}, "query.backoffInMs": 5, "outputFormat": "json", "auth.provider": "plain",
-    }  # fmt: skip
+        "contactPoints": "10.0.0.1",
+        "keyspace": "ks",
+        "table": "t",
+        "port": "9042",
+        "columns": "a|b",
+        "loadBalancing": {"localDc": "dc1"},
+        "query.backoffInMs": 5,
+        "outputFormat": "json",
+        "auth.provider": "plain",
+    }
     for each in (config, {"tables": "ks.*,a.b", "destination": "d-{keyspace}-{table}"}, {"datastax-java-driver.x": 1}):
         yield json.dumps({"config": each, "instance": {"id": 0}, "pulsar": {"getServiceUrl": "pulsar://h:1"}}).encode()

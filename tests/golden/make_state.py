@@ -31,18 +31,36 @@ POSITIONS = StoredPositions(
     until_ms=1_795_000_000_000,
 )
 PARKED = ParkedMutation(
-    segment="CommitLog-7-8.log", segment_id=8, position=77, version=7, table_id=UUID(int=2), reason="an unknown table",
-    payload=b"a mutation", parked_at_ms=1_795_000_000_000, number=1,
-)  # fmt: skip
+    segment="CommitLog-7-8.log",
+    segment_id=8,
+    position=77,
+    version=7,
+    table_id=UUID(int=2),
+    reason="an unknown table",
+    payload=b"a mutation",
+    parked_at_ms=1_795_000_000_000,
+    number=1,
+)
 HELD = MutationEvents(
-    node_id=NODE_ID, segment_id=8, keyspace="ks", table="t", table_id=UUID(int=3), key_schema="{}",
+    node_id=NODE_ID,
+    segment_id=8,
+    keyspace="ks",
+    table="t",
+    table_id=UUID(int=3),
+    key_schema="{}",
     events=(
         MutationEvent(
-            position=9, ordinal=0, kind=MutationKind.ROW, key=b"\2", partition_key=b"\0\0\0\1", digest=bytes(16),
-            writetime_us=5, columns=("a",),
+            position=9,
+            ordinal=0,
+            kind=MutationKind.ROW,
+            key=b"\2",
+            partition_key=b"\0\0\0\1",
+            digest=bytes(16),
+            writetime_us=5,
+            columns=("a",),
         ),
     ),
-)  # fmt: skip
+)
 
 
 def golden_schema() -> NodeSchema:

@@ -77,9 +77,13 @@ def test_what_cannot_be_decoded_waits_in_sight_and_holds_its_segment(
 
 
 def test_the_log_is_decoded_while_cassandra_is_down_and_the_parked_when_it_is_back(
-    table: AgentTable, agent: AgentProcess, sandbox: Sandbox, cql: Session, keyspace: str,
+    table: AgentTable,
+    agent: AgentProcess,
+    sandbox: Sandbox,
+    cql: Session,
+    keyspace: str,
     open_topic: Callable[[str, str], EventsTopic],
-) -> None:  # fmt: skip
+) -> None:
     """While Cassandra is down, the agent decodes by stored schemas, and parks other changes until the node answers."""
     table.create()
     table.write(1)

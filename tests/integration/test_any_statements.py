@@ -34,7 +34,7 @@ _STATEMENTS: Final = st.lists(
     ),
     min_size=1,
     max_size=14,
-)  # fmt: skip
+)
 
 
 class Partition:

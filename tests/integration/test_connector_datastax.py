@@ -100,8 +100,10 @@ def test_one_connector_serves_datastax_agents_and_ours_while_a_cluster_moves_ove
     _wait_until_acknowledged(pulsar, "events-ks2.sem")
     topic.wait_for(count)
     topic.take_all()
-    selected = {(row.a, row.b): {"c": row.c, "e": list(row.e) if row.e else None, "d": row.d}
-                for row in cql.execute("SELECT a, b, c, e, d FROM ks2.sem")}  # fmt: skip
+    selected = {
+        (row.a, row.b): {"c": row.c, "e": list(row.e) if row.e else None, "d": row.d}
+        for row in cql.execute("SELECT a, b, c, e, d FROM ks2.sem")
+    }
     expected = {key: row for key, row in selected.items() if key[1] is not None}
     folded = _folded(topic.records)
     # This row lives for 3 s: it may expire before or after it is read, and before or after SELECT.
@@ -144,8 +146,10 @@ def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
     _send_one(record_writer_process, static, schema)
     (record,) = topic.next()
     assert (record.kind, record.key, record.value) == (
-        "static_row", {"a": "p", "b": None}, {"c": None, "e": None, "d": "d2"},
-    )  # fmt: skip
+        "static_row",
+        {"a": "p", "b": None},
+        {"c": None, "e": None, "d": "d2"},
+    )
     static["props"]["writetime"] = str(int(static["props"]["writetime"]) - 1)
     static["data"] = static["data"].replace("3", "4", 1)
     _send_one(record_writer_process, static, schema)
@@ -158,8 +162,11 @@ def test_a_static_write_of_a_datastax_agent_is_told_from_a_partition_delete(
 def _send_one(writer: RecordWriter, message: dict[str, Any], schema_line: str) -> None:
     schema = json.loads(json.loads(schema_line)["data"])
     payload = {
-        "key": message["key"], "value": _base64(message["data"]), "properties": message["props"], "event_time": None,
-    }  # fmt: skip
+        "key": message["key"],
+        "value": _base64(message["data"]),
+        "properties": message["props"],
+        "event_time": None,
+    }
     topic = "persistent://public/default/events-ks2.sem"
     writer.write_bytes(topic, json.dumps(schema["key"]), json.dumps(schema["value"]), [payload])
 

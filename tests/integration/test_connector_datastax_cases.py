@@ -58,10 +58,15 @@ def sources(
     deployed = {}
     for output in _FORMATS:
         options = connector_options(
-            two_nodes.node, "", "", tables="cases.*,batches.t" if output == "key-value-avro" else "cases.*",
-            destination=f"data-{output}-{{keyspace}}.{{table}}", outputFormat=output,
-            events__subscription__name="sub" if output == "key-value-avro" else output, schema__changes__topic="none",
-        )  # fmt: skip
+            two_nodes.node,
+            "",
+            "",
+            tables="cases.*,batches.t" if output == "key-value-avro" else "cases.*",
+            destination=f"data-{output}-{{keyspace}}.{{table}}",
+            outputFormat=output,
+            events__subscription__name="sub" if output == "key-value-avro" else output,
+            schema__changes__topic="none",
+        )
         options = {name: value for name, value in options.items() if value}
         connector = deployed[output] = Connector(pulsar.admin_url, f"cases-{output}")
         connector.create(connector_archive, f"cases-{output}", options)

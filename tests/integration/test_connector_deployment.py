@@ -54,9 +54,18 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     topic = data_topic_name(line.keyspace, "t")
     options = connector_options(cassandra_node, line.keyspace, "t") | _datastax_options(line.keyspace)
     pulsar_admin(
-        sandbox.pulsar, "sources", "create", "--archive", str(connector_archive), "--name", by_admin,
-        "--destination-topic-name", topic, "--source-config", json.dumps(options),
-    )  # fmt: skip
+        sandbox.pulsar,
+        "sources",
+        "create",
+        "--archive",
+        str(connector_archive),
+        "--name",
+        by_admin,
+        "--destination-topic-name",
+        topic,
+        "--source-config",
+        json.dumps(options),
+    )
     insert = "INSERT INTO {t} (pk, ck, v, n) VALUES (1, 'a', 'x', 7) USING {ts}"
     line.writer.send(line.change(insert, int32(1), b"a", columns=("n", "v")))
     line.writer.send(line.change("DELETE FROM {t} USING {ts} WHERE pk = 2 AND ck = 'b'", int32(2), b"b"))
@@ -67,9 +76,14 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     printed = [text for text in done.stdout.splitlines() if text.startswith("key ")]
     assert sorted(printed) == ["key {pk=1, ck=a} value {n=7, v=x}", "key {pk=2, ck=b} value null"], done.stderr
     pulsar_admin(
-        sandbox.pulsar, "sources", "update", "--name", by_admin, "--source-config",
+        sandbox.pulsar,
+        "sources",
+        "update",
+        "--name",
+        by_admin,
+        "--source-config",
         json.dumps(options | {"columns": "n"}),
-    )  # fmt: skip
+    )
     line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
     # The old instance may still have taken this event; the new one serves the events after it.
     while line.topic.next()[0].value != {"n": 8}:
@@ -80,35 +94,60 @@ def _datastax_options(keyspace: str) -> dict[str, object]:
     """Every option of a DataStax connector, as its documentation shows them."""
     return {
         "events.topic": f"persistent://public/default/cdc-events-{keyspace}.t",
-        "events.subscription.name": "sub", "events.subscription.type": "Key_Shared", "columns": ".*",
-        "outputFormat": "key-value-avro", "batch.size": 200, "query.executors": "10",
-        "query.maxMobileAvgLatency": 100, "query.minMobileAvgLatency": 10, "query.backoffInMs": 100,
-        "query.maxBackoffInSec": 3600, "cache.max.digest": "3", "cache.max.capacity": "32767",
-        "cache.expire.after.ms": "60000", "cache.only_if_coordinator_match": True,
+        "events.subscription.name": "sub",
+        "events.subscription.type": "Key_Shared",
+        "columns": ".*",
+        "outputFormat": "key-value-avro",
+        "batch.size": 200,
+        "query.executors": "10",
+        "query.maxMobileAvgLatency": 100,
+        "query.minMobileAvgLatency": 10,
+        "query.backoffInMs": 100,
+        "query.maxBackoffInSec": 3600,
+        "cache.max.digest": "3",
+        "cache.max.capacity": "32767",
+        "cache.expire.after.ms": "60000",
+        "cache.only_if_coordinator_match": True,
         "key.converter": "com.datastax.oss.pulsar.source.converters.NativeAvroConverter",
         "value.converter": "com.datastax.oss.pulsar.source.converters.NativeAvroConverter",
-        "maxConcurrentRequests": 500, "queryExecutionTimeout": 30, "connectionPoolLocalSize": 4, "compression": "None",
-        "metricsHighestLatency": 35, "jmx": True, "jmxConnectorDomain": "com.datastax.oss.cdc", "ignoreErrors": "None",
+        "maxConcurrentRequests": 500,
+        "queryExecutionTimeout": 30,
+        "connectionPoolLocalSize": 4,
+        "compression": "None",
+        "metricsHighestLatency": 35,
+        "jmx": True,
+        "jmxConnectorDomain": "com.datastax.oss.cdc",
+        "ignoreErrors": "None",
         "cloud.secureConnectBundle": "",
         "ssl": {
-            "provider": "None", "cipherSuites": "", "hostnameValidation": True,
-            "keystore": {"path": "", "password": ""}, "truststore": {"path": "", "password": ""},
+            "provider": "None",
+            "cipherSuites": "",
+            "hostnameValidation": True,
+            "keystore": {"path": "", "password": ""},
+            "truststore": {"path": "", "password": ""},
             "openssl": {"keyCertChain": "", "privateKey": ""},
         },
         "auth": {
-            "provider": "None", "username": "", "password": "",
+            "provider": "None",
+            "username": "",
+            "password": "",
             "gssapi": {"keyTab": "", "principal": "", "service": "dse"},
         },
         "datastax-java-driver": {"advanced": {"connection": {"pool": {"local": {"size": 4}}}}},
-    }  # fmt: skip
+    }
 
 
 def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) -> None:
     """The source's status shows a line that names each wrong option and says what to do."""
     connector = deploy_connector(
-        "ks", "t", port="many", outputFormat="xml", evnts={"topic": "x"}, loadBalancing={"localDc": ""},
+        "ks",
+        "t",
+        port="many",
+        outputFormat="xml",
+        evnts={"topic": "x"},
+        loadBalancing={"localDc": ""},
         settings={"secrets": {"auth.pasword": "hunter2"}},
-    )  # fmt: skip
+    )
     error = connector.wait_for_error()
     assert "auth.pasword: is not an option of this connector; did you mean auth.password?" in error
     assert "hunter2" not in error
@@ -130,9 +169,13 @@ def test_every_wrong_option_is_named_at_once(deploy_connector: DeployConnector) 
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(
-    deploy_connector: DeployConnector, cql: Session, keyspace: str,
-    options: dict[str, object], settings: dict[str, object], message: str,
-) -> None:  # fmt: skip
+    deploy_connector: DeployConnector,
+    cql: Session,
+    keyspace: str,
+    options: dict[str, object],
+    settings: dict[str, object],
+    message: str,
+) -> None:
     """The line names the option or the resource that is wrong, and says what to do."""
     cql.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, a int)")
     connector = deploy_connector(keyspace, "t", settings=settings, **options)

@@ -202,8 +202,14 @@ class Keeper:
         """Store a row's expiry; return when the broker has it."""
         assert not self.expiries.due_rows.is_known(_TABLE_ID, due)
         content = MutationEvents(
-            node_id=UUID(int=2), segment_id=1, keyspace="ks", table="t", table_id=UUID(int=1), key_schema='"bytes"', events=()
-        )  # fmt: skip
+            node_id=UUID(int=2),
+            segment_id=1,
+            keyspace="ks",
+            table="t",
+            table_id=UUID(int=1),
+            key_schema='"bytes"',
+            events=(),
+        )
         message = EventsMessage(identity=b"", message_id=MessageId.earliest, content=content, topic=self.target)
         self.expiries.due_rows.add(lambda: None, self.topic, message, due)
         assert isinstance(self._posted.get(timeout=180), ExpiriesStored)
@@ -223,9 +229,14 @@ class Keeper:
 
 def due_in(years: float) -> DueRow:
     return DueRow(
-        is_static=False, key=b"k", partition_key=b"k", clustering=(), digest=bytes(16),
-        second=int(time.time() + years * _TEN_YEARS_S / 10), columns=("v",),
-    )  # fmt: skip
+        is_static=False,
+        key=b"k",
+        partition_key=b"k",
+        clustering=(),
+        digest=bytes(16),
+        second=int(time.time() + years * _TEN_YEARS_S / 10),
+        columns=("v",),
+    )
 
 
 @pytest.fixture

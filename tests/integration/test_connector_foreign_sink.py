@@ -16,13 +16,18 @@ from tests.topics.events_topic import wait_until
 from tests.topics.jdbc_sink import Rows, jdbc_sink
 
 _SINK = {
-    "pk": "INTEGER", "ck": "TEXT", "b": "BOOLEAN", "d": "DOUBLE", "f": "FLOAT", "i": "TEXT", "n": "BIGINT", "u": "TEXT",
+    "pk": "INTEGER",
+    "ck": "TEXT",
+    "b": "BOOLEAN",
+    "d": "DOUBLE",
+    "f": "FLOAT",
+    "i": "TEXT",
+    "n": "BIGINT",
+    "u": "TEXT",
     "v": "TEXT",
-}  # fmt: skip
+}
 _COLUMNS = ", ".join(_SINK)
-_DEFINITION = (
-    "pk int, ck text, b boolean, d double, f float, i inet, n bigint, u uuid, v text, PRIMARY KEY (pk, ck)"
-)  # fmt: skip
+_DEFINITION = "pk int, ck text, b boolean, d double, f float, i inet, n bigint, u uuid, v text, PRIMARY KEY (pk, ck)"
 
 
 @pytest.fixture
@@ -107,10 +112,12 @@ def test_a_table_of_pulsars_jdbc_sink_ends_equal_to_select(
     line.writer.send(
         line.change(
             "DELETE FROM {t} USING {ts} WHERE pk = 0 AND ck >= 'c1' AND ck < 'c3'",
-            int32(0), kind=MutationKind.RANGE_DELETION, bounds=bounds,
+            int32(0),
+            kind=MutationKind.RANGE_DELETION,
+            bounds=bounds,
         ),
         line.change("DELETE FROM {t} USING {ts} WHERE pk = 1", int32(1), kind=MutationKind.PARTITION_DELETION),
-    )  # fmt: skip
+    )
 
     def are_there() -> bool:
         line.topic.poll(0.2)

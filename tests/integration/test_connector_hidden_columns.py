@@ -71,9 +71,13 @@ def test_hidden_values_leave_in_no_format_and_in_no_kind_of_record(
     for each, topic in topics.items():
         name = "sub" if each == _FORMATS[0] else f"sub-{each}"
         deploy_connector(
-            line.keyspace, "t", outputFormat=each, events__subscription__name=name,
-            settings={"topicName": topic.name, "secrets": {"columns.hashKey": _KEY}}, **options_of(table),
-        )  # fmt: skip
+            line.keyspace,
+            "t",
+            outputFormat=each,
+            events__subscription__name=name,
+            settings={"topicName": topic.name, "secrets": {"columns.hashKey": _KEY}},
+            **options_of(table),
+        )
     values = "('alice', 1, 987654321, 'never', 'notes of mine', 'never')"
     insert = f"INSERT INTO {{t}} (who, at, ssn, secret, note, gone) VALUES {values} USING {{ts}}"
     columns = ("gone", "note", "secret", "ssn")
@@ -89,9 +93,11 @@ def test_hidden_values_leave_in_no_format_and_in_no_kind_of_record(
     )
     bounds = RangeBounds(start=(int32(2),), start_inclusive=True, end=(), end_inclusive=True)
     ranged = line.change(
-        "DELETE FROM {t} USING {ts} WHERE who = 'alice' AND at >= 2", b"alice", kind=MutationKind.RANGE_DELETION,
+        "DELETE FROM {t} USING {ts} WHERE who = 'alice' AND at >= 2",
+        b"alice",
+        kind=MutationKind.RANGE_DELETION,
         bounds=bounds,
-    )  # fmt: skip
+    )
     partition = line.change(
         "DELETE FROM {t} USING {ts} WHERE who = 'bob'", b"bob", kind=MutationKind.PARTITION_DELETION
     )
@@ -101,9 +107,12 @@ def test_hidden_values_leave_in_no_format_and_in_no_kind_of_record(
     for each, topic in topics.items():
         found = {(record.kind, record.key["who"], record.key["at"]): record for record in topic.next(5)}
         assert {place[:2] for place in found} == {
-            ("row", who), ("static_row", who), ("row_deletion", who), ("range_deletion", who),
+            ("row", who),
+            ("static_row", who),
+            ("row_deletion", who),
+            ("range_deletion", who),
             ("partition_deletion", hashed(b"bob")),
-        }  # fmt: skip
+        }
         value = found["row", who, 1].value or {}
         assert {name: value[name] for name in shown} == shown and "gone" not in value
         marker = found["range_deletion", who, None]

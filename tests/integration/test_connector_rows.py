@@ -66,9 +66,7 @@ def test_deletions_of_many_rows_are_a_marker_followed_by_the_rows_that_are_left(
     assert base64.b64decode(marker.properties["range_end"]) == b"\x02\x02\x06"  # pk 1, ck 3
     assert marker.properties["range_start_inclusive"] == marker.properties["range_end_inclusive"] == "false"
     assert "range_reversed" not in marker.properties
-    assert (survivor.key, survivor.value, survivor.kind) == (
-        {"pk": 1, "ck": 2}, {"v": "again", "st": "s"}, "row",
-    )  # fmt: skip
+    assert (survivor.key, survivor.value, survivor.kind) == ({"pk": 1, "ck": 2}, {"v": "again", "st": "s"}, "row")
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
 
     line.run("DELETE FROM {t} USING {ts} WHERE pk = 1")
@@ -134,8 +132,12 @@ def test_a_row_tells_by_cassandras_own_ttls_when_it_goes(
         (record,) = line.topic.next()
         told[record.key["id"]] = record.properties
     assert {id: set(json.loads(each["columns_expire_at"])) for id, each in told.items()} == {  # noqa: A001
-        1: {"a"}, 2: {"a"}, 3: {"a", "b"}, 4: {"a"}, 5: {"a"},
-    }  # fmt: skip
+        1: {"a"},
+        2: {"a"},
+        3: {"a", "b"},
+        4: {"a"},
+        5: {"a"},
+    }
     assert [id for id, each in sorted(told.items()) if "expires_at" in each] == [3, 4]  # noqa: A001
     assert [id for id, each in sorted(told.items()) if "cells_expire_at" in each] == [2, 3, 4]  # noqa: A001
     seconds = [second for each in told.values() for second in json.loads(each["columns_expire_at"]).values()]
@@ -174,9 +176,13 @@ def test_a_column_that_is_added_is_a_new_version_of_the_schema_in_mid_stream(
     assert (after.schema_version, after.value) == (1, {"a": 1, "b": "new"})
     assert line.topic.schema(1)["properties"] == {
         "kv.encoding.type": "SEPARATED",
-        "key.schema.name": "t", "key.schema.type": "AVRO", "key.schema.properties": "{}",
-        "value.schema.name": "t", "value.schema.type": "AVRO", "value.schema.properties": "{}",
-    }  # fmt: skip
+        "key.schema.name": "t",
+        "key.schema.type": "AVRO",
+        "key.schema.properties": "{}",
+        "value.schema.name": "t",
+        "value.schema.type": "AVRO",
+        "value.schema.properties": "{}",
+    }
 
     wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
     line.run("ALTER TABLE {t} DROP a")

@@ -85,10 +85,13 @@ def test_each_change_of_a_table_is_a_schema_and_an_event(
     steps = [
         ("ALTER TABLE {t} ADD b text", "column b text added", ["a", "b", "home"]),
         ("ALTER TABLE {t} DROP a", "column a dropped", ["b", "home"]),
-        (f"ALTER TYPE {keyspace}.address ADD city text",
-         "type address changed from (street text) to (street text, city text)", ["b", "home"]),
+        (
+            f"ALTER TYPE {keyspace}.address ADD city text",
+            "type address changed from (street text) to (street text, city text)",
+            ["b", "home"],
+        ),
         ("ALTER TABLE {t} RENAME ck TO place", "key column ck renamed to place", ["b", "home"]),
-    ]  # fmt: skip
+    ]
     for number, (statement, told, columns) in enumerate(steps):
         line.run(statement)
         change = changes.next()

@@ -69,11 +69,16 @@ def _options(strict: Sandbox, authority: CertificateAuthority, **options: object
     """Options with name, password and PKCS12 stores. Arguments override them, with `__` for dots in a name; None
     removes an option."""
     stores = {
-        "auth.provider": "PLAIN", "auth.username": "connector", "auth.password": _PASSWORD,
-        "ssl.provider": "JDK", "ssl.hostnameValidation": False,
-        "ssl.truststore.path": str(authority.folder / "ca.p12"), "ssl.truststore.password": STORE_PASSWORD,
-        "ssl.keystore.path": str(authority.folder / "connector.p12"), "ssl.keystore.password": STORE_PASSWORD,
-    }  # fmt: skip
+        "auth.provider": "PLAIN",
+        "auth.username": "connector",
+        "auth.password": _PASSWORD,
+        "ssl.provider": "JDK",
+        "ssl.hostnameValidation": False,
+        "ssl.truststore.path": str(authority.folder / "ca.p12"),
+        "ssl.truststore.password": STORE_PASSWORD,
+        "ssl.keystore.path": str(authority.folder / "connector.p12"),
+        "ssl.keystore.password": STORE_PASSWORD,
+    }
     given = {name.replace("__", "."): value for name, value in options.items()}
     merged = connector_options(strict.node, "ks", "t") | stores | given
     return {name: value for name, value in merged.items() if value is not None}
@@ -101,12 +106,15 @@ def test_each_way_to_enter_works_on_a_real_server(
     _connect({name: value for name, value in plain.items() if not name.startswith("ssl.")})
     _connect(_options(strict, authority))
     pem = {
-        "ssl__provider": "OpenSSL", "ssl__truststore__path": str(authority.trusted), "ssl__truststore__password": None,
-        "ssl__keystore__path": None, "ssl__keystore__password": None,
+        "ssl__provider": "OpenSSL",
+        "ssl__truststore__path": str(authority.trusted),
+        "ssl__truststore__password": None,
+        "ssl__keystore__path": None,
+        "ssl__keystore__password": None,
         "ssl__openssl__keyCertChain": str(authority.folder / "connector.pem"),
         "ssl__openssl__privateKey": str(authority.folder / "connector.key"),
         "ssl__cipherSuites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-    }  # fmt: skip
+    }
     _connect(_options(strict, authority, **pem))
 
 
@@ -154,9 +162,11 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
     topic = open_data_topic("secret.t")
     connector = Connector(pulsar.admin_url, "connector-strict")
     connector.create(
-        connector_archive, data_topic_name("secret", "t"), options | {"events.topic": f"{_EVENTS}secret.t"},
+        connector_archive,
+        data_topic_name("secret", "t"),
+        options | {"events.topic": f"{_EVENTS}secret.t"},
         secrets={"ssl.keystore.password": STORE_PASSWORD},
-    )  # fmt: skip
+    )
     try:
         writer.send(writer.event(int32(1), writetime_us=5, columns=("a",)))
         wait_until(lambda: connector.metric("retries") > 0, "the event that may not be read yet")

@@ -99,9 +99,12 @@ def test_the_data_topics_are_byte_for_byte_those_of_datastax(
     expected = {each: captured(each)[0] for each in _FORMATS}
     for each, topic in topics.items():
         deploy_connector(
-            "ks2", "sem", settings={"topicName": topic.name}, outputFormat=each,
+            "ks2",
+            "sem",
+            settings={"topicName": topic.name},
+            outputFormat=each,
             events__subscription__name=_subscription(each),
-        )  # fmt: skip
+        )
     for number, (statement, count) in enumerate(zip(statements, _RECORDS_OF_EACH, strict=True)):
         if statement.startswith("truncate"):
             _wait_for_the_repeated_event(pulsar)

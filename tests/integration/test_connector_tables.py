@@ -145,9 +145,15 @@ def _expect_no_step_back(line: TableLine) -> None:
 
 
 _STRATEGIES = (
-    "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
     "ALWAYS_INCOMPATIBLE",
-)  # fmt: skip
+)
 
 
 def test_each_compatibility_strategy_ends_with_the_record_or_with_a_parked_table(

@@ -60,9 +60,19 @@ _PLACES: Final = {
 }
 _NOT_COMPARABLE: Final = {"duration": "-1mo2d3ns"}
 _NAMES: Final = {
-    "Mixed": "int", "a b": "text", "a_u0020_b": "text", "1st": "int", "naïve": "int", "select": "int",
-    "string": "text", "INT32": "int", "bytes": "blob", "boolean": "boolean", "timestamp": "timestamp", "none": "int",
-}  # fmt: skip
+    "Mixed": "int",
+    "a b": "text",
+    "a_u0020_b": "text",
+    "1st": "int",
+    "naïve": "int",
+    "select": "int",
+    "string": "text",
+    "INT32": "int",
+    "bytes": "blob",
+    "boolean": "boolean",
+    "timestamp": "timestamp",
+    "none": "int",
+}
 _AVRO_NAMES: Final = {"a b": "a_u0020_b_2", "1st": "_1st", "naïve": "na_u00ef_ve"}
 
 
@@ -85,14 +95,14 @@ def _columns() -> dict[str, tuple[str, str]]:
         "lu": ("list<frozen<all_of_them>>", f"[{whole}]"),
         "mu": ("map<text, frozen<all_of_them>>", f"{{'a': {whole}}}"),
         "tu": ("tuple<int, frozen<all_of_them>>", f"(1, {whole})"),
-        "ul": ("frozen<of_collections>", '{lt: [1609459200123], mi: {\'a\': \'10.0.0.1\'}, "S t": {(1, \'a\')}}'),
+        "ul": ("frozen<of_collections>", "{lt: [1609459200123], mi: {'a': '10.0.0.1'}, \"S t\": {(1, 'a')}}"),
         "uk": ('map<frozen<"My Type">, int>', '{{"Fa": 3, "f b": \'x\'}: 1}'),
         "um": ('frozen<"My Type">', '{"Fa": 3, "f b": \'x\'}'),
         "string_type": ("frozen<string>", "{f: 'a'}"),
         "table_type": ("frozen<t>", "{f: 'a'}"),
         "vec": ("vector<float, 3>", "[1.5, 2.5, -3]"),
         "vec_text": ("vector<text, 2>", "['a', 'b']"),
-    }  # fmt: skip
+    }
 
 
 def _key_columns() -> list[str]:
@@ -222,9 +232,12 @@ def _deploy(deploy: DeployConnector, open_topic: OpenDataTopic, keyspace: str) -
         topics[data_format] = open_topic(f"{keyspace}.t-{data_format}")
         subscription = "sub" if number == 0 else f"sub-{number}"
         deploy(
-            keyspace, "t", settings={"topicName": topics[data_format].name}, outputFormat=data_format,
+            keyspace,
+            "t",
+            settings={"topicName": topics[data_format].name},
+            outputFormat=data_format,
             events__subscription__name=subscription,
-        )  # fmt: skip
+        )
     return topics
 
 

@@ -18,13 +18,19 @@ def answers(commands: list[str]) -> dict[str, str]:
     words = [[word for word in shlex.split(each, comments=True)[1:] if word != "..."] for each in commands]
     jars = artifacts.pulsar_distribution() / "lib" / "*"
     done = subprocess.run(
-        [java_home() / "bin" / "java", "-XX:TieredStopAtLevel=1", "-cp", str(jars), ROOT / "tests/java/PulsarAdminCheck.java"],
+        [
+            java_home() / "bin" / "java",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            str(jars),
+            ROOT / "tests/java/PulsarAdminCheck.java",
+        ],
         input="".join("\t".join(each) + "\n" for each in words),
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
-    )  # fmt: skip
+    )
     found = re.findall(r"^> (.*)$", done.stdout, re.MULTILINE)
     return dict(zip(commands, found, strict=True))
 

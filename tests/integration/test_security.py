@@ -40,7 +40,7 @@ from tests.servers.secured_servers import (
     relay,
     source_options,
     spark_options,
-)  # fmt: skip
+)
 from tests.servers.security_settings import HTTPS_PORT, TLS_PORT, token
 from tests.topics.events_topic import wait_until
 
@@ -59,10 +59,14 @@ def session(servers: SecuredSandbox) -> Iterator[Session]:
     """A superuser's session, the table, and the role that all parts log in by."""
     node = servers.node
     with Cluster(
-        [node.address], port=node.native_port, connect_timeout=60, control_connection_timeout=60,
-        max_schema_agreement_wait=60, ssl_context=servers.tls_context,
+        [node.address],
+        port=node.native_port,
+        connect_timeout=60,
+        control_connection_timeout=60,
+        max_schema_agreement_wait=60,
+        ssl_context=servers.tls_context,
         auth_provider=PlainTextAuthProvider(*DEFAULT_LOGIN),
-    ) as cluster:  # fmt: skip
+    ) as cluster:
         connected = cluster.connect()
         connected.default_timeout = 60
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
@@ -85,9 +89,12 @@ def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]
 
 @pytest.fixture(scope="module")
 def line(
-    servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], connector_archive: Path,
+    servers: SecuredSandbox,
+    session: Session,
+    secret_files: Mapping[str, Path],
+    connector_archive: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[SecuredLine]:  # fmt: skip
+) -> Iterator[SecuredLine]:
     """A running line through which one row has already come."""
     with running_line(servers, session, secret_files, connector_archive, tmp_path_factory.mktemp("agent")) as running:
         yield running
@@ -174,9 +181,14 @@ _ENDED: Final = "the token ended at 2023-11-14T22:13:20Z: give a new one"
 
 
 def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
-    line: SecuredLine, servers: SecuredSandbox, session: Session, secret_files: Mapping[str, Path], stranger: Path,
-    elsewhere: Mapping[str, int], tmp_path: Path,
-) -> None:  # fmt: skip
+    line: SecuredLine,
+    servers: SecuredSandbox,
+    session: Session,
+    secret_files: Mapping[str, Path],
+    stranger: Path,
+    elsewhere: Mapping[str, int],
+    tmp_path: Path,
+) -> None:
     """For wrong certificates, wrong host names and expired tokens, the log names server and reason, and no secret."""
     untrusted, password = {"cassandraTrustCertsFilePath": str(stranger)}, {"passwordFile": str(secret_files["store"])}
     broker, web = (f"127.0.0.1:{elsewhere[name]}" for name in ("broker", "web"))
@@ -215,14 +227,23 @@ def test_the_agent_says_what_is_refused_and_goes_on_when_it_is_right(
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("cassandra certificate", _UNTRUSTED), ("cassandra host", _MISMATCH), ("cassandra password", "refused them"),
-        ("pulsar certificate", _UNTRUSTED), ("pulsar host", _MISMATCH), ("pulsar token", _ENDED),
+        ("cassandra certificate", _UNTRUSTED),
+        ("cassandra host", _MISMATCH),
+        ("cassandra password", "refused them"),
+        ("pulsar certificate", _UNTRUSTED),
+        ("pulsar host", _MISMATCH),
+        ("pulsar token", _ENDED),
     ],
-)  # fmt: skip
+)
 def test_the_connector_says_what_is_refused(
-    wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
+    wrong: str,
+    reason: str,
+    line: SecuredLine,
+    servers: SecuredSandbox,
+    secret_files: Mapping[str, Path],
+    stranger: Path,
     elsewhere: Mapping[str, int],
-) -> None:  # fmt: skip
+) -> None:
     """The connector's Python process, with pipes in place of its host, logs the reason and no secret."""
     changes: dict[str, dict[str, object]] = {
         "cassandra certificate": {"ssl.truststore.path": str(stranger)},
@@ -251,9 +272,15 @@ def test_the_connector_says_what_is_refused(
     ],
 )
 def test_the_spark_reader_says_what_is_refused(
-    wrong: str, reason: str, line: SecuredLine, servers: SecuredSandbox, secret_files: Mapping[str, Path], stranger: Path,
-    elsewhere: Mapping[str, int], spark: SparkSession,
-) -> None:  # fmt: skip
+    wrong: str,
+    reason: str,
+    line: SecuredLine,
+    servers: SecuredSandbox,
+    secret_files: Mapping[str, Path],
+    stranger: Path,
+    elsewhere: Mapping[str, int],
+    spark: SparkSession,
+) -> None:
     """The error comes before any task runs. It names the address, and not the token."""
     right = spark_options(servers, secret_files)
     changes: dict[str, dict[str, str]] = {

@@ -118,8 +118,11 @@ def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
     """Delta makes no deletion vectors for a table with a column that is named like one of Delta's own."""
     found = spark35.call("changed_rows", folder=str(tmp_path / "rows"), column=column)
     assert [tuple(json.loads(each).values()) for each in found] == [
-        (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
-    ]  # fmt: skip
+        (0, "0"),
+        (1, "merged"),
+        (2, "updated"),
+        (9, "merged"),
+    ]
 
 
 def test_the_count_check_names_what_a_reader_left_out(
@@ -135,19 +138,39 @@ def test_the_count_check_names_what_a_reader_left_out(
 @pytest.mark.parametrize(
     ("function", "more", "said"),
     [
-        pytest.param("stream_rows", {"maxRowsPerTrigger": "5", "checkpointLocation": "x"},
-                     "maxRowsPerTrigger: is not possible on PySpark 3.5", id="a limit"),
-        pytest.param("raw_rows", {"authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-                                  "authParams": "token:tell-nobody"},
-                     "authParams: must be file:///path on PySpark 3.5", id="a secret that the connector would log"),
-        pytest.param("raw_rows", {"authPluginClassName": OAUTH2_PLUGIN, "authParams":
-                                  '{"issuer_url": "http://localhost:1", "private_key": "data:application/json;base64,tell-nobody"}'},
-                     "authPluginClassName: AuthenticationOAuth2 is not possible on PySpark 3.5", id="OAuth2"),
-        pytest.param("raw_rows", {"topic": "persistent://public/spark/no-such-topic"},
-                     "topic persistent://public/spark/no-such-topic: does not exist", id="a missing topic"),
+        pytest.param(
+            "stream_rows",
+            {"maxRowsPerTrigger": "5", "checkpointLocation": "x"},
+            "maxRowsPerTrigger: is not possible on PySpark 3.5",
+            id="a limit",
+        ),
+        pytest.param(
+            "raw_rows",
+            {
+                "authPluginClassName": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+                "authParams": "token:tell-nobody",
+            },
+            "authParams: must be file:///path on PySpark 3.5",
+            id="a secret that the connector would log",
+        ),
+        pytest.param(
+            "raw_rows",
+            {
+                "authPluginClassName": OAUTH2_PLUGIN,
+                "authParams": '{"issuer_url": "http://localhost:1", "private_key": "data:application/json;base64,tell-nobody"}',
+            },
+            "authPluginClassName: AuthenticationOAuth2 is not possible on PySpark 3.5",
+            id="OAuth2",
+        ),
+        pytest.param(
+            "raw_rows",
+            {"topic": "persistent://public/spark/no-such-topic"},
+            "topic persistent://public/spark/no-such-topic: does not exist",
+            id="a missing topic",
+        ),
         pytest.param("raw_rows", {"topix": "x"}, "topix: is no option of cassandra_cdc", id="an unknown option"),
     ],
-)  # fmt: skip
+)
 def test_what_3_5_cannot_do_is_one_clear_error(
     spark35: Spark35, data_topic: MakeTopic, tmp_path: Path, function: str, more: dict[str, str], said: str
 ) -> None:

@@ -84,21 +84,33 @@ def _selected(cql: Session, table: str) -> dict[tuple[int, int | None], Row]:
     )
     return {
         (each.pk, each.ck): {
-            "v": each.v, "n": each.n, "s": each.s, "m": dict(each.m) if each.m else None,
-            "e": list(each.e) if each.e else None, "l": each.l,
-            "times": {name: found for name, found in (("v", each.wv), ("n", each.wn), ("s", each.ws)) if found is not None},
+            "v": each.v,
+            "n": each.n,
+            "s": each.s,
+            "m": dict(each.m) if each.m else None,
+            "e": list(each.e) if each.e else None,
+            "l": each.l,
+            "times": {
+                name: found for name, found in (("v", each.wv), ("n", each.wn), ("s", each.ws)) if found is not None
+            },
         }
         for each in rows
-    }  # fmt: skip
+    }
 
 
 def _shown(rows: DataFrame) -> dict[tuple[int, int | None], Row]:
     return {
         (each.pk, each.ck): {
-            "v": each.v, "n": each.n, "s": each.s, "m": each.m, "e": each.e, "l": each.l, "times": dict(each.writetimes),
+            "v": each.v,
+            "n": each.n,
+            "s": each.s,
+            "m": each.m,
+            "e": each.e,
+            "l": each.l,
+            "times": dict(each.writetimes),
         }
         for each in rows.collect()
-    }  # fmt: skip
+    }
 
 
 def _fill_segments(cql: Session, keyspace: str, node: CassandraServer, archive: Path) -> None:
@@ -161,7 +173,10 @@ def test_a_table_at_a_moment_is_what_select_said_then(
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert {kind: kinds[kind] for kind in ("partition_deletion", "range_deletion", "row_deletion", "static_row")} == {
-        "partition_deletion": 1, "range_deletion": 1, "row_deletion": 1, "static_row": 3,
-    }  # fmt: skip
+        "partition_deletion": 1,
+        "range_deletion": 1,
+        "row_deletion": 1,
+        "static_row": 3,
+    }
     with pytest.raises(ConfigError, match="is before the archive began"):
         as_of(spark, options, "2020-01-01T00:00:00Z")

@@ -163,8 +163,10 @@ def test_what_an_earlier_version_kept_is_the_first_run_and_many_runs_become_one(
         named = spark.createDataFrame(
             [(*each, 1) for each in rows], "owner string, scope string, key binary, key_version bigint"
         )
-        wanted = [F.col(each.name) if each.name in named.columns else F.lit(None).cast(each.dataType).alias(each.name)
-                  for each in KEPT_SCHEMA]  # fmt: skip
+        wanted = [
+            F.col(each.name) if each.name in named.columns else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in KEPT_SCHEMA
+        ]
         return named.select(*wanted, F.expr("false AS is_dropped"))
 
     def kept() -> list[tuple[str, str, int]]:
@@ -295,8 +297,9 @@ def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, t
     log = MirrorTables(spark, str(tmp_path), table_format).changes.read()
     assert log is not None
     assert json_lines(log.select("epoch", "after.id", "after.v")) == [
-        '{"epoch":1,"id":"k","v":"old"}', '{"epoch":2,"id":"k","v":"t2"}',
-    ]  # fmt: skip
+        '{"epoch":1,"id":"k","v":"old"}',
+        '{"epoch":2,"id":"k","v":"t2"}',
+    ]
     with pytest.raises(ConfigError, match=r"has column V as STRING.* as INT now: mirror the topic into a new target"):
         refuse_other_types(tables.changes, change("'Id', 'k', 'V', 5", 3), ["v"])
 
@@ -383,8 +386,11 @@ def test_rows_of_a_large_table_change_whatever_its_columns_are_called(
     """Delta makes no deletion vectors for a table with a column that is named like one of Delta's own."""
     found = changed_rows(spark, str(tmp_path / "rows"), column)
     assert [tuple(json.loads(each).values()) for each in found] == [
-        (0, "0"), (1, "merged"), (2, "updated"), (9, "merged"),
-    ]  # fmt: skip
+        (0, "0"),
+        (1, "merged"),
+        (2, "updated"),
+        (9, "merged"),
+    ]
 
 
 def _conflict(table: LakeTable) -> None:

@@ -123,9 +123,14 @@ def test_the_first_files_of_rows_and_history_have_a_range_of_keys_each(
     session.conf.set("spark.sql.adaptive.enabled", "false")  # Otherwise Spark would merge three small files into one.
     image = "struct(hex(id) AS _cdc_id, hex(id % 100) AS _cdc_owner, id)"
     steps = session.range(300).selectExpr(
-        "'insert' AS op", "hex(id) AS _cdc_id", f"{image} AS after", f"if(id < 0, {image}, NULL) AS before",
-        "id AS changed_us", "1 AS step", "CAST(NULL AS bigint) AS next_us",
-    )  # fmt: skip
+        "'insert' AS op",
+        "hex(id) AS _cdc_id",
+        f"{image} AS after",
+        f"if(id < 0, {image}, NULL) AS before",
+        "id AS changed_us",
+        "1 AS step",
+        "CAST(NULL AS bigint) AS next_us",
+    )
     rows, history = kind(session, f"{tmp_path}/rows"), kind(session, f"{tmp_path}/history")
     merge_rows(rows, steps.repartition(5), ["_cdc_id", "_cdc_owner", "id"], None, is_large=False, in_ranges=True)
     add_versions(history, steps.repartition(5), ["id"], 1, in_ranges=True)

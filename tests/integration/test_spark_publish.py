@@ -134,8 +134,23 @@ def following(topic: DataTopic, kept: Mirror, folder: Path) -> Iterator[tuple[su
     service, admin = (topic.options[name] for name in ("serviceUrl", "adminUrl"))
     where = ["--service-url", service, "--admin-url", admin, "--topic", topic.name]
     jars = [part for jar in line_jars(LINE) for part in ("--jars", str(jar))]
-    command = [sys.executable, "-m", "cdc.main", "spark", "publish", *where, "--target", str(kept.folder), "--rows",
-               "--changes", "--follow", "0.5", "--master", "local[1]", *jars]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "cdc.main",
+        "spark",
+        "publish",
+        *where,
+        "--target",
+        str(kept.folder),
+        "--rows",
+        "--changes",
+        "--follow",
+        "0.5",
+        "--master",
+        "local[1]",
+        *jars,
+    ]
     folder.mkdir()
     files = folder / "output", folder / "errors"
     with files[0].open("wb") as output, files[1].open("wb") as errors:
@@ -176,11 +191,16 @@ def test_rows_folded_and_changes_replayed_are_the_table(
     published.run()
     shutil.copytree(kept.folder / "published", tmp_path / "copy")
     topic.write(
-        written_at(10, row_deletion("p1", 1, "b")), row("p1", 6, "b", 60), row("p1", 6, "b", 61), row("p1", 50, "b", 1),
-        row_deletion("p1", 50, "b"), written_at(20, partition_deletion("p2")),
-        written_at(30, range_deletion("p3", start={"a": 10})), written_at(40, static_row("p0", s="other", t=None)),
+        written_at(10, row_deletion("p1", 1, "b")),
+        row("p1", 6, "b", 60),
+        row("p1", 6, "b", 61),
+        row("p1", 50, "b", 1),
+        row_deletion("p1", 50, "b"),
+        written_at(20, partition_deletion("p2")),
+        written_at(30, range_deletion("p3", start={"a": 10})),
+        written_at(40, static_row("p0", s="other", t=None)),
         backfilled(row("old", 1, "b", 1)),
-    )  # fmt: skip
+    )
     kept.run(history=False)
     published.run()
     assert published.folded() == kept.rows()
@@ -239,9 +259,10 @@ def test_an_iceberg_mirror_is_published_and_a_log_of_an_earlier_version_too(
     log.drop_columns(["source"])
     published.run()
     topic.write(
-        written_at(10, Record(key={"id": 0}, value={"name": "b"})), written_at(11, Record(key={"id": 1})),
+        written_at(10, Record(key={"id": 0}, value={"name": "b"})),
+        written_at(11, Record(key={"id": 1})),
         written_at(12, Record(key={"id": 3}, value={"name": "c"})),
-    )  # fmt: skip
+    )
     kept.run(history=False)
     published.run()
     assert published.folded() == kept.rows() != []

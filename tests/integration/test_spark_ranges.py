@@ -176,9 +176,15 @@ SMALL = [b"small"] * 20
         ([[HALF_A_BATCH] * 8, [b"later"]], 0),
         ([[HALF_A_BATCH] * 8, []], 0),
     ],
-    ids=["the end is left", "later records are left", "nothing is left", "the rest of one ledger, and the end is left",
-         "the rest of one ledger, and later records are left", "the rest of one ledger, and nothing is left"],
-)  # fmt: skip
+    ids=[
+        "the end is left",
+        "later records are left",
+        "nothing is left",
+        "the rest of one ledger, and the end is left",
+        "the rest of one ledger, and later records are left",
+        "the rest of one ledger, and nothing is left",
+    ],
+)
 def test_ledgers_that_are_dropped_while_a_range_is_read_are_missed(
     data_topic: MakeTopic, ledgers: Sequence[Sequence[bytes]], end: int
 ) -> None:

@@ -95,15 +95,24 @@ def source(
     wait_until_acknowledged(events_topic, pulsar.admin_url)
     make_gaps_topic(pulsar, prefix)
     return Source(
-        table=table, prefix=prefix, events_topic=events_topic, options={**servers, "eventsTopicPrefix": prefix},
-        data={**servers, "topic": f"data-{table}"}, access=access,
-    )  # fmt: skip
+        table=table,
+        prefix=prefix,
+        events_topic=events_topic,
+        options={**servers, "eventsTopicPrefix": prefix},
+        data={**servers, "topic": f"data-{table}"},
+        access=access,
+    )
 
 
 def test_what_a_gap_lost_is_on_the_topic_again_and_the_gap_is_closed(
-    cql: Session, keyspace: str, source: Source, pulsar: PulsarServer, cassandra_node: CassandraServer, spark: SparkSession,
+    cql: Session,
+    keyspace: str,
+    source: Source,
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+    spark: SparkSession,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Lost updates, deletions, and changes without a write time are published again, and the gap is closed.
 
     Another gap is closed at the end of a mirror's run.
@@ -170,9 +179,14 @@ def test_what_a_gap_lost_is_on_the_topic_again_and_the_gap_is_closed(
 
 @pytest.mark.extended
 def test_a_killed_run_leaves_the_gap_open_and_the_next_one_closes_it(
-    cql: Session, keyspace: str, source: Source, pulsar: PulsarServer, cassandra_node: CassandraServer, spark: SparkSession,
+    cql: Session,
+    keyspace: str,
+    source: Source,
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+    spark: SparkSession,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """The driver is killed before it sends the differing rows, and before it writes the record that closes the gap."""
     since_ms = int(time.time() * 1000)
     cql.execute(f"UPDATE {source.table} SET name = 'updated' WHERE pk = 1 AND at = 1")
@@ -183,9 +197,11 @@ def test_a_killed_run_leaves_the_gap_open_and_the_next_one_closes_it(
     report_gaps(pulsar, source.prefix, [encode_gap(lost)])
     topic = GapsTopic(BridgeOptions.from_mapping({**source.options, "topic": "none"}))
     arguments = {
-        "options": source.options, "address": cassandra_node.address, "port": cassandra_node.native_port,
+        "options": source.options,
+        "address": cassandra_node.address,
+        "port": cassandra_node.native_port,
         "table": source.table,
-    }  # fmt: skip
+    }
     for before in ("sending", "closing"):
         assert killed_driver("resync", "local[1]", {**arguments, "before": before}, tmp_path / before) == -9
         assert topic.open_gaps() == [lost]

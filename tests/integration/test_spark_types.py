@@ -100,9 +100,7 @@ def test_columns_whose_names_avro_refuses_are_read_by_their_names_in_avro(
         user_types={"my place": place},
     )
     topic = data_topic(key, value)
-    row: Mapping[str, AvroValue] = {
-        "_1st": "a", "Mixed": 2, "string": "s", "where": {"Street_u0020_Name": "Elm"},
-    }  # fmt: skip
+    row: Mapping[str, AvroValue] = {"_1st": "a", "Mixed": 2, "string": "s", "where": {"Street_u0020_Name": "Elm"}}
     topic.write(Record(key={"the_u0020_key": 1}, value=row))
     (found,) = changes(spark, topic.options).select("key.*", "value.*").collect()
     assert found.asDict(recursive=True) == {"the_u0020_key": 1} | dict(row)

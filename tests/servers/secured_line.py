@@ -23,7 +23,7 @@ from tests.servers.secured_servers import (
     SecuredSandbox,
     agent_options,
     source_options,
-)  # fmt: skip
+)
 from tests.servers.security_settings import token
 
 __all__ = ["EXPIRED", "NODE_PASSWORD", "SECRETS", "TOKEN", "SecuredLine", "running_line"]
@@ -60,10 +60,12 @@ def running_line(
     more = {"spillDir": str(folder / "spill"), "archiveUrl": str(folder / "archive"), "includeTables": TABLE}
     agent = AgentProcess.for_node(servers.node, servers.pulsar, folder, **{**options, **more})
     client = pulsar_client.Client(
-        str(options["pulsarServiceUrl"]), authentication=pulsar_client.AuthenticationToken(TOKEN),
-        tls_trust_certs_file_path=str(servers.authority.trusted), tls_validate_hostname=True,
+        str(options["pulsarServiceUrl"]),
+        authentication=pulsar_client.AuthenticationToken(TOKEN),
+        tls_trust_certs_file_path=str(servers.authority.trusted),
+        tls_validate_hostname=True,
         logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, os.devnull),
-    )  # fmt: skip
+    )
     records = client.subscribe(DATA_TOPIC, "test", initial_position=pulsar_client.InitialPosition.Earliest)
     connector = Connector(servers.pulsar.admin_url, "secured", token(ADMIN_ROLE))
     connector.create(archive, DATA_TOPIC, source_options(servers, secret_files))

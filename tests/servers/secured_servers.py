@@ -22,9 +22,18 @@ from tests.servers.interface import REPOSITORY
 from tests.servers.security_settings import HTTPS_PORT, TLS_PORT, node_tls, pulsar_tls, pulsar_tokens, token
 
 __all__ = [
-    "ADMIN_ROLE", "DATA_TOPIC", "ROLE", "TABLE", "SecuredSandbox", "agent_options", "cassandra_access", "child", "relay",
-    "source_options", "spark_options",
-]  # fmt: skip
+    "ADMIN_ROLE",
+    "DATA_TOPIC",
+    "ROLE",
+    "TABLE",
+    "SecuredSandbox",
+    "agent_options",
+    "cassandra_access",
+    "child",
+    "relay",
+    "source_options",
+    "spark_options",
+]
 
 ADMIN_ROLE: Final = "admin"
 ROLE: Final = "cdc"
@@ -56,7 +65,7 @@ class SecuredSandbox(Sandbox):
                 pulsar_settings=pulsar_tls(folder) | pulsar_tokens(super_users=f"{ADMIN_ROLE},{ROLE}"),
                 pulsar_token_file=folder / "admin.token",
             )
-        )  # fmt: skip
+        )
 
     @property
     def tls_context(self) -> ssl.SSLContext:
@@ -184,9 +193,12 @@ def child(options: Mapping[str, object]) -> Iterator[Callable[[], str]]:
     """Start the connector's process, send OPEN, and yield a function that returns all output so far."""
     document = json.dumps({"config": options, "pulsar": {}, "instance": {"name": "n"}}).encode()
     process = subprocess.Popen(
-        [sys.executable, "-m", "source_connector"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+        [sys.executable, "-m", "source_connector"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
     assert process.stdin is not None and process.stdout is not None
     said = bytearray()
     thread = threading.Thread(target=lambda: [said.extend(data) for data in iter(lambda: os.read(out, 4096), b"")])

@@ -32,9 +32,14 @@ slow."""
 def _follow(spark: SparkSession, options: Mapping[str, str], target: str, applied: threading.Event) -> None:
     try:
         mirror(
-            spark, options, target, changelog=True, history=True, follow_interval_s=_INTERVAL_S,
+            spark,
+            options,
+            target,
+            changelog=True,
+            history=True,
+            follow_interval_s=_INTERVAL_S,
             on_batch=lambda _: applied.set(),
-        )  # fmt: skip
+        )
     except Exception:  # noqa: BLE001  (a thread's top)
         traceback.print_exc()
         os._exit(1)  # the test must see that a mirror ended

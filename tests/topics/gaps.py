@@ -42,10 +42,18 @@ def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> Non
 def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) -> GapRecord:
     """A gap of two segments of this node, from `since_ms` (milliseconds since the epoch) until now."""
     return GapRecord(
-        node_id=node, keyspace=keyspace, table=table, table_id=table_id, first_segment_id=7, first_position=0,
-        last_segment_id=8, from_ms=since_ms, to_ms=int(time.time() * 1000), detected_ms=int(time.time() * 1000),
+        node_id=node,
+        keyspace=keyspace,
+        table=table,
+        table_id=table_id,
+        first_segment_id=7,
+        first_position=0,
+        last_segment_id=8,
+        from_ms=since_ms,
+        to_ms=int(time.time() * 1000),
+        detected_ms=int(time.time() * 1000),
         reason="2 commit log segments went from cdc_raw before they were read to their end",
-    )  # fmt: skip
+    )
 
 
 def messages_in(pulsar: PulsarServer, topic: str) -> int:

@@ -34,14 +34,24 @@ def jdbc_sink(
     (archive,) = artifacts.ensure("pulsar-io-jdbc-sqlite")
     name = f"sqlite-{topic}"
     configs = {
-        "jdbcUrl": f"jdbc:sqlite:{file}", "tableName": "t", "key": ",".join(key),
+        "jdbcUrl": f"jdbc:sqlite:{file}",
+        "tableName": "t",
+        "key": ",".join(key),
         "nonKey": ",".join(each for each in columns if each not in key),
-        "insertMode": "UPSERT", "nullValueAction": "DELETE", "batchSize": 1,
-    }  # fmt: skip
+        "insertMode": "UPSERT",
+        "nullValueAction": "DELETE",
+        "batchSize": 1,
+    }
     config = {
-        "tenant": "public", "namespace": "default", "name": name, "configs": configs, "inputs": [topic],
-        "sourceSubscriptionPosition": "Earliest", "processingGuarantees": "ATLEAST_ONCE", "retainOrdering": True,
-    }  # fmt: skip
+        "tenant": "public",
+        "namespace": "default",
+        "name": name,
+        "configs": configs,
+        "inputs": [topic],
+        "sourceSubscriptionPosition": "Earliest",
+        "processingGuarantees": "ATLEAST_ONCE",
+        "retainOrdering": True,
+    }
     url = f"{pulsar.admin_url}/admin/v3/sinks/public/default/{name}"
     with archive.open("rb") as data:
         response = rest().post(

@@ -16,9 +16,21 @@ from spark_bridge import current_table
 from tests.fixtures.spark import DataTopic, Record, table_schemas
 
 __all__ = [
-    "BEFORE_T", "NEW", "OLD", "PLAIN", "WIDE", "Case", "partition_deletion", "range_deletion", "row", "row_deletion",
-    "rows_by_case", "rows_of", "static_row", "write_an_added_static_column",
-]  # fmt: skip
+    "BEFORE_T",
+    "NEW",
+    "OLD",
+    "PLAIN",
+    "WIDE",
+    "Case",
+    "partition_deletion",
+    "range_deletion",
+    "row",
+    "row_deletion",
+    "rows_by_case",
+    "rows_of",
+    "static_row",
+    "write_an_added_static_column",
+]
 
 Case = tuple[str, Sequence[Record], list[tuple[object, ...]]]
 """The name of the case, its records, and the rows of the table after them."""

@@ -40,8 +40,11 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit.write_text(_unit().replace("/opt/cassandra-cdc/bin/cdc", str(program)))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     complaints = [line for line in done.stderr.splitlines() if _UNIT.name in line]
     assert (done.returncode, complaints) == (0, [])
 

@@ -213,9 +213,14 @@ def test_the_connectors_types_are_all_documented() -> None:
     for name, text in documented.items():
         column = ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType(name))
         table = TableMetadata(
-            keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(), clustering_key=(), static_columns=(),
+            keyspace="ks",
+            name="t",
+            table_id=UUID(int=1),
+            partition_key=(),
+            clustering_key=(),
+            static_columns=(),
             regular_columns=(column,),
-        )  # fmt: skip
+        )
         avro = json.loads(schema_text(data_value_schema(table)))["fields"][0]["type"][1]
         if isinstance(avro, dict) and avro["type"] == "record":
             assert f"record `{avro['name']}`" in text

@@ -47,9 +47,16 @@ def test_agents_export_each_metric_that_is_named() -> None:
     metrics = AgentMetrics()
     metrics.table("ks.t").observe_delay(0.1, 1)
     topic = TopicStatus(
-        topic="events-ks.t", partitions=4, is_usable=True, waiting_events=0, held_bytes=0, too_large_bytes=0,
-        problem=None, problem_since_s=None, attempts=0,
-    )  # fmt: skip
+        topic="events-ks.t",
+        partitions=4,
+        is_usable=True,
+        waiting_events=0,
+        held_bytes=0,
+        too_large_bytes=0,
+        problem=None,
+        problem_since_s=None,
+        attempts=0,
+    )
     page = MetricsPage(metrics, lambda: {"ks.t": topic}, lambda: {"ks.t": 1.0}).render().decode()
     exported = set(re.findall(r"^(cdc_agent_\w+)", page, re.MULTILINE))
     named = agent_metrics_named()

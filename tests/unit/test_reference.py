@@ -62,7 +62,7 @@ def test_the_schema_takes_each_agent_yaml_of_the_documents(block: str) -> None:
         ("source", {"contactPoints": ["a"], "loadBalancing": {"localDc": "dc1"}, "tables": ["ks.*"], "batch.size": 9}),
         ("line", {"agents": ["/etc/agent.yaml"], "tables": "shop.*", "mirrors": ["/m"]}),
     ],
-)  # fmt: skip
+)
 def test_a_schema_takes_what_the_program_takes(name: str, content: dict[str, object]) -> None:
     """Lists, strings with commas, nested maps, and DataStax's options."""
     jsonschema.validate(content, _schema(name))

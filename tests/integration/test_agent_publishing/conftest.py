@@ -45,9 +45,12 @@ def servers(authority: CertificateAuthority) -> Iterator[Sandbox]:
         # No topic may be deleted because a test leaves it idle for a minute.
         rest().post(
             f"{admin}/namespaces/{NAMESPACE}/inactiveTopicPolicies",
-            json={"deleteWhileInactive": False, "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-                  "maxInactiveDurationSeconds": 600},
-        ).raise_for_status()  # fmt: skip
+            json={
+                "deleteWhileInactive": False,
+                "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                "maxInactiveDurationSeconds": 600,
+            },
+        ).raise_for_status()
         yield running
 
 

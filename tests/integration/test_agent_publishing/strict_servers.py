@@ -22,8 +22,16 @@ from tests.servers.security_settings import node_tls, pulsar_tls, pulsar_tokens
 from tests.topics.events_topic import EventsTopic
 
 __all__ = [
-    "NAMESPACE", "NODE_PASSWORD", "PREFIX", "TopicOf", "keys_of", "metric_of", "strict_options", "topic_state", "write",
-]  # fmt: skip
+    "NAMESPACE",
+    "NODE_PASSWORD",
+    "PREFIX",
+    "TopicOf",
+    "keys_of",
+    "metric_of",
+    "strict_options",
+    "topic_state",
+    "write",
+]
 
 NODE_PASSWORD = "open sesame"
 NAMESPACE = "public/strict"

@@ -94,9 +94,15 @@ def test_produce_rights_are_enough_where_topic_and_subscription_are_there(
         rest().put(f"{topic}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
     rest().post(f"{admin}/cdc-events-{keyspace}.b/permissions/writer", json=["produce"]).raise_for_status()
     modest = AgentProcess.for_node(
-        servers.node, servers.pulsar, tmp_path / "modest", topicPrefix=PREFIX, createTopics=False,
-        includeTables=f"{keyspace}.*", **node_login, **credentials,
-    )  # fmt: skip
+        servers.node,
+        servers.pulsar,
+        tmp_path / "modest",
+        topicPrefix=PREFIX,
+        createTopics=False,
+        includeTables=f"{keyspace}.*",
+        **node_login,
+        **credentials,
+    )
     modest.start()
     try:
         write(session, f"{keyspace}.a", ["a"])
@@ -121,10 +127,17 @@ def test_a_server_whose_certificate_is_not_trusted_is_waited_for_with_a_clear_li
     address = servers.pulsar.address
     agent.stop()
     strict = AgentProcess.for_node(
-        servers.node, servers.pulsar, tmp_path / "strict", topicPrefix=PREFIX, cassandraTls=True,
-        cassandraTrustCertsFilePath=str(stranger.trusted), tlsTrustCertsFilePath=str(stranger.trusted), **node_login,
-        pulsarServiceUrl=f"pulsar+ssl://{address}:{TLS_PORT}", pulsarAdminUrl=f"https://{address}:{HTTPS_PORT}",
-    )  # fmt: skip
+        servers.node,
+        servers.pulsar,
+        tmp_path / "strict",
+        topicPrefix=PREFIX,
+        cassandraTls=True,
+        cassandraTrustCertsFilePath=str(stranger.trusted),
+        tlsTrustCertsFilePath=str(stranger.trusted),
+        **node_login,
+        pulsarServiceUrl=f"pulsar+ssl://{address}:{TLS_PORT}",
+        pulsarAdminUrl=f"https://{address}:{HTTPS_PORT}",
+    )
     strict.start()
     try:
         wait_until(lambda: "certificate verify failed" in strict.log.read_text(), "the log says why")

@@ -28,15 +28,22 @@ _STATUS: dict[str, object] = {
     "topics": {
         "shop.orders": {"is_usable": True, "problem": None, "waiting_events": 0, "held_bytes": 0},
         "shop.log": {
-            "is_usable": False, "problem": "no producer for cdc-events-shop.log: IncompatibleSchema" + " refused" * 20,
-            "waiting_events": 12_345, "held_bytes": 2048,
+            "is_usable": False,
+            "problem": "no producer for cdc-events-shop.log: IncompatibleSchema" + " refused" * 20,
+            "waiting_events": 12_345,
+            "held_bytes": 2048,
         },
     },
     "metrics": {
-        "events_acknowledged": 1_000_000, "parked": 3, "corrupt_entries": 0, "cdc_raw_bytes": 1_048_576,
-        "cdc_raw_limit_bytes": 4_194_304, "cdc_raw_seconds_to_full": 240, "spilled_bytes": 0,
+        "events_acknowledged": 1_000_000,
+        "parked": 3,
+        "corrupt_entries": 0,
+        "cdc_raw_bytes": 1_048_576,
+        "cdc_raw_limit_bytes": 4_194_304,
+        "cdc_raw_seconds_to_full": 240,
+        "spilled_bytes": 0,
     },
-}  # fmt: skip
+}
 
 
 def _run(directory: Path, *arguments: str, age_s: float = 0.0, **changed: object) -> Result:

@@ -85,19 +85,27 @@ def test_a_mutation_that_does_not_fit_its_schema_is_told_and_the_next_one_printe
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "cdc: --schema: give either --schema FILE or --contact-point HOST[:PORT]\n"
-             "cdc: SEGMENT: name at least one commit log segment\n"),
+        (
+            (),
+            "cdc: --schema: give either --schema FILE or --contact-point HOST[:PORT]\n"
+            "cdc: SEGMENT: name at least one commit log segment\n",
+        ),
         ((GOLDEN.path, "nowhere.log", "--schema", GOLDEN.schema_file), "cdc: SEGMENT: nowhere.log is no file\n"),
-        ((GOLDEN.path, "--schema", "nowhere.json"),
-         "cdc: --schema: cannot read nowhere.json: No such file or directory\n"),
-        ((GOLDEN.path, "--schema", GOLDEN.schema_file, "--write-schema", "x"),
-         "cdc: --write-schema: saves the schema of a node: give --contact-point too\n"),
-        ((GOLDEN.path, "--schema", GOLDEN.schema_file, "--password-file", "x"),
-         "cdc: --password-file: give --username too\n"),
-        ((GOLDEN.path, "--contact-point", "host:port"),
-         "cdc: --contact-point: 'host:port' is not HOST or HOST:PORT\n"),
+        (
+            (GOLDEN.path, "--schema", "nowhere.json"),
+            "cdc: --schema: cannot read nowhere.json: No such file or directory\n",
+        ),
+        (
+            (GOLDEN.path, "--schema", GOLDEN.schema_file, "--write-schema", "x"),
+            "cdc: --write-schema: saves the schema of a node: give --contact-point too\n",
+        ),
+        (
+            (GOLDEN.path, "--schema", GOLDEN.schema_file, "--password-file", "x"),
+            "cdc: --password-file: give --username too\n",
+        ),
+        ((GOLDEN.path, "--contact-point", "host:port"), "cdc: --contact-point: 'host:port' is not HOST or HOST:PORT\n"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_told_in_one_line_each(arguments: Sequence[object], message: str) -> None:
     """All problems are reported at once, with exit code 2 and no traceback."""
     done = _decode(*arguments)

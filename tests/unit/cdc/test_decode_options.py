@@ -30,9 +30,14 @@ def _decode(
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
 
     return subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=60, env=os.environ | environment,
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | environment,
         preexec_fn=None if memory_limit is None else limit,
-    )  # fmt: skip
+    )
 
 
 def _position(line: str) -> int:
@@ -49,9 +54,14 @@ def test_only_what_is_of_the_named_tables_is_printed() -> None:
     ]
     # The batch at 1466 also writes to golden.collections.
     assert found == [
-        ("simple", 344), ("simple", 401), ("simple", 461), ("simple", 514), ("simple", 1466),
-        ("dense", 1842), ("dense", 1903),
-    ]  # fmt: skip
+        ("simple", 344),
+        ("simple", 401),
+        ("simple", 461),
+        ("simple", 514),
+        ("simple", 1466),
+        ("dense", 1842),
+        ("dense", 1903),
+    ]
 
 
 def test_a_table_that_is_not_in_the_schema_is_refused() -> None:
@@ -153,10 +163,17 @@ def test_statistics_are_json_where_that_is_asked_for() -> None:
     del table["table_id"]
     assert table == {"table": "golden.dense", "mutations": 2, "rows": 2, "cells": 2, "deletions": 0, "bytes": 100}
     assert stats == {
-        "segment": GOLDEN.path.name, "file_size": 1903, "version": 7, "encoding": "plain", "position": 1903,
-        "mutations": 2, "skipped": 3, "faults": 0,
-        "earliest_us": 1700000000000021, "latest_us": 1700000000000022,
-    }  # fmt: skip
+        "segment": GOLDEN.path.name,
+        "file_size": 1903,
+        "version": 7,
+        "encoding": "plain",
+        "position": 1903,
+        "mutations": 2,
+        "skipped": 3,
+        "faults": 0,
+        "earliest_us": 1700000000000021,
+        "latest_us": 1700000000000022,
+    }
     assert _decode(GOLDEN.path, "--schema", GOLDEN.schema_file, "--json").returncode == 2
 
 

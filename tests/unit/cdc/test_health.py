@@ -148,10 +148,16 @@ def _deployed(topic: str, **options: object) -> SourceView:
     ("sources", "expected"),
     [
         ([], []),
-        ([_deployed("persistent://acme/out/orders", keyspace="shop", table="orders")], ["persistent://acme/out/orders"]),
+        (
+            [_deployed("persistent://acme/out/orders", keyspace="shop", table="orders")],
+            ["persistent://acme/out/orders"],
+        ),
         ([_deployed("persistent://acme/out/parts", keyspace="shop", table="parts")], []),
         ([_deployed("", tables="crm.*, shop.ord?rs", destination="lake-{keyspace}.{table}")], ["lake-shop.orders"]),
-        ([_deployed("", tables=["shop.orders"], destination="persistent://a/b/{keyspace}-{table}")], ["persistent://a/b/shop-orders"]),
+        (
+            [_deployed("", tables=["shop.orders"], destination="persistent://a/b/{keyspace}-{table}")],
+            ["persistent://a/b/shop-orders"],
+        ),
         ([_deployed("", tables=["shop.parts", "crm.*"], destination="lake-{keyspace}.{table}")], []),
         ([_deployed("", tables="shop.*")], []),
         # These sources do not start.
@@ -165,7 +171,7 @@ def _deployed(topic: str, **options: object) -> SourceView:
             ["own", "lake-shop.orders"],
         ),
     ],
-)  # fmt: skip
+)
 def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_default(
     sources: list[SourceView], expected: list[str]
 ) -> None:
@@ -178,11 +184,15 @@ def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_def
 @pytest.mark.parametrize(
     ("resolved_ms", "problems", "remedy"),
     [
-        (None, ["node 10.0.0.7: its agent has not published its progress"], "start cdc agent on each node that is named"),
+        (
+            None,
+            ["node 10.0.0.7: its agent has not published its progress"],
+            "start cdc agent on each node that is named",
+        ),
         (1, ["node 10.0.0.7: 2 segments went: run cdc spark resync"], "do what the reason says (CdcTableIncomplete"),
         (1, [], "wait, or see the lag of agents and sources"),
     ],
-)  # fmt: skip
+)
 def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
     resolved_ms: int | None, problems: list[str], remedy: str
 ) -> None:
@@ -204,9 +214,18 @@ def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
 
 def _gap(table: str) -> GapRecord:
     return GapRecord(
-        node_id=UUID(int=1), keyspace="shop", table=table, table_id=UUID(int=2), first_segment_id=1, first_position=0,
-        last_segment_id=2, from_ms=None, to_ms=1_795_000_000_000, detected_ms=1_795_000_000_001, reason="2 segments went",
-    )  # fmt: skip
+        node_id=UUID(int=1),
+        keyspace="shop",
+        table=table,
+        table_id=UUID(int=2),
+        first_segment_id=1,
+        first_position=0,
+        last_segment_id=2,
+        from_ms=None,
+        to_ms=1_795_000_000_000,
+        detected_ms=1_795_000_000_001,
+        reason="2 segments went",
+    )
 
 
 def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> None:
@@ -391,8 +410,9 @@ def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
     assert judged_mirror("/m", state, ends.get, _NOW_S).level is Level.OK
     late = judged_mirror("/m", state, ends.get, _NOW_S + 3600)
     assert (late.level, late.text) == (
-        Level.WARNING, "lacks records of 1 of 2 topic partitions; its last micro-batch was 60 min ago",
-    )  # fmt: skip
+        Level.WARNING,
+        "lacks records of 1 of 2 topic partitions; its last micro-batch was 60 min ago",
+    )
     assert judged_mirror("/m", state, {"a": (5, 9), "b": (6, 2)}.get, _NOW_S + 3600).level is Level.OK
 
 

@@ -180,10 +180,18 @@ _PEEKED: Final = f"{_GAPS}/subscription/sub/position"
 
 def _gap(number: int) -> GapRecord:
     return GapRecord(
-        node_id=UUID(int=1), keyspace="shop", table=f"t{number}", table_id=UUID(int=2), first_segment_id=1,
-        first_position=0, last_segment_id=2, from_ms=None, to_ms=1_795_000_000_000, detected_ms=1_795_000_000_001,
+        node_id=UUID(int=1),
+        keyspace="shop",
+        table=f"t{number}",
+        table_id=UUID(int=2),
+        first_segment_id=1,
+        first_position=0,
+        last_segment_id=2,
+        from_ms=None,
+        to_ms=1_795_000_000_000,
+        detected_ms=1_795_000_000_001,
         reason="2 segments went",
-    )  # fmt: skip
+    )
 
 
 def _gap_pages(records: Sequence[GapRecord]) -> dict[str, Page]:
@@ -393,9 +401,10 @@ _SOURCES_WITH_OWN_TOPICS: Final = [
 def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, object], topic: str, data: str) -> None:
     """Its name need not begin with data-, and its namespace may differ from that of the events."""
     policies = {
-        "messageTTL": page(60), "backlogQuotaMap": page({}),
+        "messageTTL": page(60),
+        "backlogQuotaMap": page({}),
         "retention": page({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
-    }  # fmt: skip
+    }
     namespace = f"/admin/v2/namespaces/{data.rpartition('/')[0]}/subscriptionExpirationTime"
     pages = _line_of_orders(options, topic, data, {"stats": page({"storageSize": 3 * 1024}), **policies})
     short = data.rpartition("/")[2]

@@ -90,7 +90,11 @@ def test_a_shell_completes_commands_also_those_below_another_one(words: str, com
     [variable] = set(re.findall(r"(_\w+)=bash_source", _PAGE.read_text(encoding="utf-8")))
     asked = {variable: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
-        [Path(sys.executable).with_name("cdc")], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60,
+        [Path(sys.executable).with_name("cdc")],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=True,
-    )  # fmt: skip
+    )
     assert sorted(line.removeprefix("plain,") for line in done.stdout.splitlines()) == completed

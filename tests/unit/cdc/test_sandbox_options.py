@@ -79,9 +79,14 @@ def test_a_node_that_joins_takes_its_data_from_the_others() -> None:
     """The first nodes must not bootstrap, because no node has data then."""
     assert _settings(SandboxOptions())["auto_bootstrap"] is False
     joins = node_settings(
-        Path("/s/cassandra-3"), address="127.7.7.3", seed="127.7.7.1", ports=_PORTS, token=1,
-        options=SandboxOptions(nodes=2, waiting_nodes=1), joins=True,
-    )  # fmt: skip
+        Path("/s/cassandra-3"),
+        address="127.7.7.3",
+        seed="127.7.7.1",
+        ports=_PORTS,
+        token=1,
+        options=SandboxOptions(nodes=2, waiting_nodes=1),
+        joins=True,
+    )
     assert joins["auto_bootstrap"] is True
 
 

@@ -22,9 +22,14 @@ def ended() -> ProcessId:
 
 def _admin_url(folder: Path, supervisor: ProcessId, server: ProcessId | None) -> str:
     pulsar = ServerState(
-        name="pulsar", version="4.0.0", address="127.9.9.9", ports={"broker": 6651, "web": 8081}, details={}, log="",
+        name="pulsar",
+        version="4.0.0",
+        address="127.9.9.9",
+        ports={"broker": 6651, "web": 8081},
+        details={},
+        log="",
         process=server,
-    )  # fmt: skip
+    )
     state = SandboxState(
         cassandra="5.0", nodes=1, pulsar=True, address_prefix="127.9.9", supervisor=supervisor, servers=(pulsar,)
     )

@@ -68,9 +68,14 @@ def test_a_spark_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(spark_jars, "cached_jars", lambda *line, **parts: ())
     column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
     table = TableMetadata(
-        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        keyspace="ks",
+        name="t",
+        table_id=UUID(int=1),
+        partition_key=(column,),
+        clustering_key=(),
+        static_columns=(),
         regular_columns=(),
-    )  # fmt: skip
+    )
     line = LineConfig.from_mapping({"mirrors": [str(tmp_path / "mirror")]})
     [found] = _of_mirrors(line, RowKey.of_words(table, ["1"]))
     assert (found.level, "Spark's Java did not start" in found.text) == (Level.FAILURE, True)

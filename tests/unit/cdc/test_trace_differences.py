@@ -45,14 +45,16 @@ class Topic:
     def table(self) -> TableMetadata:
         partition_key, clustering = ColumnKind.PARTITION_KEY, ColumnKind.CLUSTERING
         return TableMetadata(
-            keyspace="ks", name="t", table_id=UUID(int=1),
+            keyspace="ks",
+            name="t",
+            table_id=UUID(int=1),
             partition_key=(ColumnMetadata(name="id", kind=partition_key, type=NativeType("int")),),
             clustering_key=(
                 ColumnMetadata(name="c", kind=clustering, type=NativeType("int"), reversed=self.is_reversed),
             ),
             static_columns=(ColumnMetadata(name="s", kind=ColumnKind.STATIC, type=NativeType("text")),),
             regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType("text")),),
-        )  # fmt: skip
+        )
 
     @property
     def key(self) -> RowKey:
@@ -105,9 +107,8 @@ class Topic:
             schema = value_reader_of(Projection(self.table).value_schema)
             value = json.loads(data) if data.startswith(b"{") else read_avro(schema, data)
         return DataRecord(
-            place="", published_ms=0, is_marker=is_marker, data=data, value=value,
-            properties={names.KIND: kind, **told},
-        )  # fmt: skip
+            place="", published_ms=0, is_marker=is_marker, data=data, value=value, properties={names.KIND: kind, **told}
+        )
 
 
 @pytest.mark.parametrize("data_format", list(DataFormat))
@@ -137,9 +138,16 @@ def test_a_range_deletion_counts_for_the_rows_between_its_bounds() -> None:
     topic = Topic()
     row = topic.row(b"a", b"x")
     for start, end, closed, covers in (
-        (6, 9, True, False), (None, 4, True, False), (5, 9, False, False), (1, 5, False, False),
-        (5, 9, True, True), (1, 5, True, True), (1, 9, False, True), (None, None, True, True), (None, 6, False, True),
-    ):  # fmt: skip
+        (6, 9, True, False),
+        (None, 4, True, False),
+        (5, 9, False, False),
+        (1, 5, False, False),
+        (5, 9, True, True),
+        (1, 5, True, True),
+        (1, 9, False, True),
+        (None, None, True, True),
+        (None, 6, False, True),
+    ):
         marker = topic.range(start, end, closed=closed)
         assert topic.said([row, marker], (b"a", b"x")) == (LOST if covers else EQUAL), (start, end, closed)
         assert topic.said([row, marker], None) == (GONE if covers else STAYED), (start, end, closed)

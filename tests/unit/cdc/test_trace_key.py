@@ -26,9 +26,14 @@ def _table(*types: str, partition: int = 1) -> TableMetadata:
 
     columns = tuple(column(at, name) for at, name in enumerate(types))
     return TableMetadata(
-        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=columns[:partition],
-        clustering_key=columns[partition:], static_columns=(), regular_columns=(),
-    )  # fmt: skip
+        keyspace="ks",
+        name="t",
+        table_id=UUID(int=1),
+        partition_key=columns[:partition],
+        clustering_key=columns[partition:],
+        static_columns=(),
+        regular_columns=(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,14 @@ def test_a_column_of_another_type_is_given_by_its_bytes() -> None:
     """A frozen list is such a type."""
     column = ColumnMetadata(name="k0", kind=ColumnKind.PARTITION_KEY, type=ListType(NativeType("int"), frozen=True))
     table = TableMetadata(
-        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        keyspace="ks",
+        name="t",
+        table_id=UUID(int=1),
+        partition_key=(column,),
+        clustering_key=(),
+        static_columns=(),
         regular_columns=(),
-    )  # fmt: skip
+    )
     assert RowKey.of_words(table, ["0x0102"]).parts == (b"\x01\x02",)
     with pytest.raises(ConfigError, match="give its bytes"):
         RowKey.of_words(table, ["[1, 2]"])

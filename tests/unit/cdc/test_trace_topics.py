@@ -77,10 +77,14 @@ def _table(*, clustering: bool, value: bool = True) -> TableMetadata:
         return (ColumnMetadata(name=name, kind=kind, type=NativeType("int")),) if there else ()
 
     return TableMetadata(
-        keyspace="ks", name="t", table_id=UUID(int=1), partition_key=columns("id", ColumnKind.PARTITION_KEY),
-        clustering_key=columns("c", ColumnKind.CLUSTERING, there=clustering), static_columns=(),
+        keyspace="ks",
+        name="t",
+        table_id=UUID(int=1),
+        partition_key=columns("id", ColumnKind.PARTITION_KEY),
+        clustering_key=columns("c", ColumnKind.CLUSTERING, there=clustering),
+        static_columns=(),
         regular_columns=columns("v", ColumnKind.REGULAR, there=value),
-    )  # fmt: skip
+    )
 
 
 def _message(key: str, data: bytes | None, properties: Mapping[str, str]) -> _pulsar.MessageBuilder:

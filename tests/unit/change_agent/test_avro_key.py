@@ -18,16 +18,36 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _TYPES: list[CqlType] = [
-    *(NativeType(name) for name in (
-        "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
-        "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
-    )),
+    *(
+        NativeType(name)
+        for name in (
+            "ascii",
+            "bigint",
+            "blob",
+            "boolean",
+            "date",
+            "decimal",
+            "double",
+            "duration",
+            "float",
+            "inet",
+            "int",
+            "smallint",
+            "text",
+            "time",
+            "timestamp",
+            "timeuuid",
+            "tinyint",
+            "uuid",
+            "varint",
+        )
+    ),
     ListType(_TEXT),
     TupleType((_INT, _TEXT)),
     UserType("ks", "a type", ("a b", "c"), (_INT, _TEXT)),
     VectorType(_INT, 2),
     CustomType("org.example.SomeType"),
-]  # fmt: skip
+]
 
 
 def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata:

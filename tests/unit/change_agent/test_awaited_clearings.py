@@ -87,9 +87,15 @@ class _PublishingAgent(StagedAgent):
         self.held = folder / "held"
         self.held.mkdir(exist_ok=True)
         self.publisher = MutationPublisher(
-            broker, self.positions, self.metrics, topic_prefix=_PREFIX, packing=Packing(max_events=1, max_bytes=10_000),
-            held_directory=self.held, hold_limits=limits, awaited=self.awaited,
-        )  # fmt: skip
+            broker,
+            self.positions,
+            self.metrics,
+            topic_prefix=_PREFIX,
+            packing=Packing(max_events=1, max_bytes=10_000),
+            held_directory=self.held,
+            hold_limits=limits,
+            awaited=self.awaited,
+        )
 
     def publish(self, handed_over: Sequence[Outgoing]) -> None:
         self.publisher.publish(handed_over)

@@ -167,9 +167,7 @@ def test_a_start_on_a_full_cdc_raw_says_what_may_have_gone_before(
     The log says only that Cassandra may have removed some, if `cdc_block_writes` is false.
     """
     metrics = AgentMetrics()
-    settings = {
-        "cdc_total_space": "8MiB", "commitlog_segment_size": "1MiB", "cdc_block_writes": blocks,
-    }  # fmt: skip
+    settings = {"cdc_total_space": "8MiB", "commitlog_segment_size": "1MiB", "cdc_block_writes": blocks}
     guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(settings))
     _fill(cdc_raw, segments)
     guard.start()

@@ -367,9 +367,16 @@ class _CopyTopic:
 
 def _copy_of(agent: StagedAgent, topic: _CopyTopic) -> PositionsCopy:
     return PositionsCopy(
-        lambda _: topic, lambda: "node-1", agent.stored_now, lambda: True, agent.adopt, agent.stored,
-        agent.stops, PublishedClearings(agent.work), maker_of(agent.work),
-    )  # fmt: skip
+        lambda _: topic,
+        lambda: "node-1",
+        agent.stored_now,
+        lambda: True,
+        agent.adopt,
+        agent.stored,
+        agent.stops,
+        PublishedClearings(agent.work),
+        maker_of(agent.work),
+    )
 
 
 def _stop_with_copy(agent: StagedAgent, copy: PositionsCopy) -> None:

@@ -178,11 +178,23 @@ def test_every_variable_of_datastax_agent_is_taken_over(tmp_path: Path) -> None:
     assert config.tls_trust_certs_file_path == trusted
     told = [note.split()[0] for note in config.notes]
     assert sorted(told) == [
-        "cdcConcurrentProcessors", "errorCommitLogReprocessEnabled", "maxInflightMessagesPerTask",
-        "pulsarBatchDelayInMs", "pulsarKeyBasedBatcher", "pulsarMaxPendingMessages", "pulsarMemoryLimitBytes",
-        "sslCipherSuites", "sslEnabledProtocols", "sslKeystorePassword", "sslKeystorePath", "sslProvider",
-        "sslTruststorePassword", "sslTruststorePath", "sslTruststoreType", "useKeyStoreTls",
-    ]  # fmt: skip
+        "cdcConcurrentProcessors",
+        "errorCommitLogReprocessEnabled",
+        "maxInflightMessagesPerTask",
+        "pulsarBatchDelayInMs",
+        "pulsarKeyBasedBatcher",
+        "pulsarMaxPendingMessages",
+        "pulsarMemoryLimitBytes",
+        "sslCipherSuites",
+        "sslEnabledProtocols",
+        "sslKeystorePassword",
+        "sslKeystorePath",
+        "sslProvider",
+        "sslTruststorePassword",
+        "sslTruststorePath",
+        "sslTruststoreType",
+        "useKeyStoreTls",
+    ]
     assert "geheim" not in f"{config!r}{config.notes}"
 
 

@@ -33,9 +33,16 @@ class _Node:
 
 def _topic(*, is_usable: bool = True, problem: str | None = None) -> TopicStatus:
     return TopicStatus(
-        topic="events-ks.t", partitions=4, is_usable=is_usable, waiting_events=3, held_bytes=7, too_large_bytes=0,
-        problem=problem, problem_since_s=None, attempts=1,
-    )  # fmt: skip
+        topic="events-ks.t",
+        partitions=4,
+        is_usable=is_usable,
+        waiting_events=3,
+        held_bytes=7,
+        too_large_bytes=0,
+        problem=problem,
+        problem_since_s=None,
+        attempts=1,
+    )
 
 
 @pytest.fixture
@@ -122,9 +129,14 @@ def _report(node: _Node, path: Path, topics: Mapping[str, TopicStatus], limits: 
     positions = InflightPositions(max_events=10, max_bytes=1000)
     positions.open(1, 0)
     return StatusReport(
-        AgentMetrics(), positions, node, limits=lambda: limits, topics=lambda: topics, path=path / "status.json",
+        AgentMetrics(),
+        positions,
+        node,
+        limits=lambda: limits,
+        topics=lambda: topics,
+        path=path / "status.json",
         service_url="pulsar://127.0.0.1:1",
-    )  # fmt: skip
+    )
 
 
 def test_readiness_is_red_while_a_server_is_away(serve: Callable[..., str], node: _Node, tmp_path: Path) -> None:
@@ -197,9 +209,15 @@ def test_readiness_is_red_by_option_while_pulsar_would_drop_unread_events(node: 
     assert _report(node, tmp_path, topics, {}).readiness()[0]
     positions = InflightPositions(max_events=10, max_bytes=1000)
     strict = StatusReport(
-        AgentMetrics(), positions, node, limits=dict, topics=lambda: topics, path=tmp_path / "status.json",
-        service_url="pulsar://127.0.0.1:1", requires_safe_policies=True,
-    )  # fmt: skip
+        AgentMetrics(),
+        positions,
+        node,
+        limits=dict,
+        topics=lambda: topics,
+        path=tmp_path / "status.json",
+        service_url="pulsar://127.0.0.1:1",
+        requires_safe_policies=True,
+    )
     is_ready, body, _ = strict.readiness()
     assert not is_ready
     assert json.loads(body)["problems"] == [f"pulsar: events-ks.t: {hazard}"]

@@ -39,9 +39,15 @@ _TABLE = UUID(int=5)
 
 def _mutation(position: int, *, segment_id: int = 7, payload: bytes = b"\x01\x02") -> ParkedMutation:
     return ParkedMutation(
-        segment=f"CommitLog-7-{segment_id}.log", segment_id=segment_id, position=position, version=7, table_id=_TABLE,
-        reason="table id [x] is not in the known schema", payload=payload, parked_at_ms=1_700_000_000_000,
-    )  # fmt: skip
+        segment=f"CommitLog-7-{segment_id}.log",
+        segment_id=segment_id,
+        position=position,
+        version=7,
+        table_id=_TABLE,
+        reason="table id [x] is not in the known schema",
+        payload=payload,
+        parked_at_ms=1_700_000_000_000,
+    )
 
 
 def test_a_mutation_that_is_parked_twice_waits_once(tmp_path: Path) -> None:

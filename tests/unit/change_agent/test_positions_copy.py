@@ -453,9 +453,18 @@ def test_a_segment_that_is_read_again_is_not_deleted_because_an_earlier_copy_has
 
 
 _GAP = GapRecord(
-    node_id=UUID(int=1), keyspace="ks", table="a", table_id=UUID(int=2), first_segment_id=_ID, first_position=0,
-    last_segment_id=_ID, from_ms=None, to_ms=10, detected_ms=11, reason="gone",
-)  # fmt: skip
+    node_id=UUID(int=1),
+    keyspace="ks",
+    table="a",
+    table_id=UUID(int=2),
+    first_segment_id=_ID,
+    first_position=0,
+    last_segment_id=_ID,
+    from_ms=None,
+    to_ms=10,
+    detected_ms=11,
+    reason="gone",
+)
 
 
 def _stops_of(topic: _Topic) -> Mapping[str, Stop]:
@@ -632,9 +641,16 @@ def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) 
     assert topic.payload == content
     assert machine.agent.stored_now() == StoredPositions()
     again = PositionsCopy(
-        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
-        StoredPositions(), machine.agent.stops, PublishedClearings(machine.agent.work), "this one",
-    )  # fmt: skip
+        lambda _: topic,
+        lambda: "node-1",
+        lambda: _STORED,
+        lambda: True,
+        lambda _: None,
+        StoredPositions(),
+        machine.agent.stops,
+        PublishedClearings(machine.agent.work),
+        "this one",
+    )
     in_the_way.rmdir()
     again.start()
     assert again.is_ready.wait(20)
@@ -653,9 +669,16 @@ def test_an_agent_that_ends_before_it_has_stored_the_copied_positions_leaves_the
         copy.stopping.set()
 
     copy = PositionsCopy(
-        lambda _: topic, lambda: "node-1", lambda: _STORED, lambda: True, adopt, _STORED, Stops(tmp_path),
-        PublishedClearings(tmp_path), "this one",
-    )  # fmt: skip
+        lambda _: topic,
+        lambda: "node-1",
+        lambda: _STORED,
+        lambda: True,
+        adopt,
+        _STORED,
+        Stops(tmp_path),
+        PublishedClearings(tmp_path),
+        "this one",
+    )
     copy.run()
     assert (topic.payload, copy.is_ready.is_set()) == (content, False)
 
@@ -675,9 +698,16 @@ def test_published_truncations_are_taken_before_anything_is_read_and_stay_if_the
     assert clearings.read() == state.clearings
     later = format_positions(0, replace(_STORED, segments={8: StoredSegment(position=1)}))
     again = PositionsCopy(
-        lambda _: _Topic(later), lambda: "node-1", lambda: _STORED, lambda: True, lambda _: None,
-        _STORED, machine.agent.stops, clearings, "this one",
-    )  # fmt: skip
+        lambda _: _Topic(later),
+        lambda: "node-1",
+        lambda: _STORED,
+        lambda: True,
+        lambda _: None,
+        _STORED,
+        machine.agent.stops,
+        clearings,
+        "this one",
+    )
     assert again.restore() is not None
     assert clearings.read() == state.clearings
     machine.agent.start()

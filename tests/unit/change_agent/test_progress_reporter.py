@@ -40,9 +40,15 @@ _OTHER_PREFIX = "persistent://public/default/other-"
 
 def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
     return TableMetadata(
-        keyspace=keyspace, name=name, table_id=UUID(int=number), partition_key=(), clustering_key=(),
-        static_columns=(), regular_columns=(), cdc=True,
-    )  # fmt: skip
+        keyspace=keyspace,
+        name=name,
+        table_id=UUID(int=number),
+        partition_key=(),
+        clustering_key=(),
+        static_columns=(),
+        regular_columns=(),
+        cdc=True,
+    )
 
 
 @dataclass
@@ -304,9 +310,18 @@ def test_stops_that_root_removed_can_be_read_by_the_agent(tmp_path: Path) -> Non
 
 
 _GAP = GapRecord(
-    node_id=UUID(int=1), keyspace="ks", table="a", table_id=UUID(int=2), first_segment_id=1, first_position=0,
-    last_segment_id=2, from_ms=None, to_ms=10, detected_ms=11, reason="gone",
-)  # fmt: skip
+    node_id=UUID(int=1),
+    keyspace="ks",
+    table="a",
+    table_id=UUID(int=2),
+    first_segment_id=1,
+    first_position=0,
+    last_segment_id=2,
+    from_ms=None,
+    to_ms=10,
+    detected_ms=11,
+    reason="gone",
+)
 
 
 def test_a_stop_of_gaps_goes_when_all_of_them_are_closed(tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def test_the_status_says_what_a_topic_was_refused_for(line: PublisherLine, broke
     line.publish("b", 1)
     wait_until(lambda: getattr(line.publisher.statuses.get("ks.a"), "attempts", 0) >= 2, "it is tried again and again")
     status = line.publisher.statuses["ks.a"]
-    assert (status.topic, status.is_usable, status.waiting_events, status.problem) == (
-        TOPIC_A, False, 1, "is refused",
-    )  # fmt: skip
+    assert (status.topic, status.is_usable, status.waiting_events, status.problem) == (TOPIC_A, False, 1, "is refused")
     assert line.publisher.statuses["ks.b"].problem is None
     assert line.metrics.tables["ks.a"].retries >= 2
     broker.refused_topics.clear()

@@ -60,9 +60,12 @@ class _LogOnly:
     def known(self) -> KnownTables:
         history = self.history
         return KnownTables(
-            version=self._version, node_id=_NODE, tables=history.tables, versions=history.versions,
+            version=self._version,
+            node_id=_NODE,
+            tables=history.tables,
+            versions=history.versions,
             places=tuple(history.places),
-        )  # fmt: skip
+        )
 
     def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
         return None

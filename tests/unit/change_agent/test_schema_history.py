@@ -33,9 +33,14 @@ def _column(table: str, name: str, cql_type: str, kind: str = "regular", positio
     if position is None:
         position = 0 if kind == "partition_key" else -1
     return {
-        "keyspace_name": "ks", "table_name": table, "column_name": name, "kind": kind,
-        "position": position, "clustering_order": "none", "type": cql_type,
-    }  # fmt: skip
+        "keyspace_name": "ks",
+        "table_name": table,
+        "column_name": name,
+        "kind": kind,
+        "position": position,
+        "clustering_order": "none",
+        "type": cql_type,
+    }
 
 
 def _table(table_id: UUID, name: str, *, cdc: bool = True, written_us: int = 0) -> Row:
@@ -61,9 +66,16 @@ def _change(
 ) -> SchemaChange:
     """A change of a table `t` as read from the log."""
     table = TableChange(
-        table_id=table_id, list_name="tables", keyspace="ks", name="t", since_us=since_us,
-        row=_table(table_id, "t", cdc=cdc), columns=tuple(columns), removed=frozenset(removed), dropped_columns=(),
-    )  # fmt: skip
+        table_id=table_id,
+        list_name="tables",
+        keyspace="ks",
+        name="t",
+        since_us=since_us,
+        row=_table(table_id, "t", cdc=cdc),
+        columns=tuple(columns),
+        removed=frozenset(removed),
+        dropped_columns=(),
+    )
     return SchemaChange(tables=(table,), types=())
 
 
@@ -305,9 +317,12 @@ def test_a_name_between_two_renames_is_no_further_key_column(history: SchemaHist
 def _address(since_us: int, *fields: str) -> Row:
     names, types = list(fields), ["int"] * len(fields)
     return {
-        "keyspace_name": "ks", "type_name": "address", "field_names": names, "field_types": types,
+        "keyspace_name": "ks",
+        "type_name": "address",
+        "field_names": names,
+        "field_types": types,
         "written_us": since_us,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["at once", "by the next process"])

@@ -198,9 +198,10 @@ def test_events_of_an_older_agent_lack_only_what_is_new() -> None:
 def test_a_newer_reader_understands_our_events() -> None:
     """Its schema resolves our events: the fields that we do not write are null."""
     record = fastavro.schemaless_reader(
-        io.BytesIO(encode_events(HELD)), fastavro.parse_schema(json.loads(MUTATION_EVENTS_SCHEMA_TEXT)),
+        io.BytesIO(encode_events(HELD)),
+        fastavro.parse_schema(json.loads(MUTATION_EVENTS_SCHEMA_TEXT)),
         fastavro.parse_schema(NEXT),
-    )  # fmt: skip
+    )
     assert isinstance(record, dict)
     assert (record["cluster"], record["events"][0]["user"], record["segment_id"]) == (None, None, 8)
 

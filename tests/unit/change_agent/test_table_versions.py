@@ -37,11 +37,13 @@ def _version(since_s: int, *, cdc: bool, confirmed_s: int | None = 0, column_typ
 
 
 # On from 100 s, off from 1000 s and confirmed until 2000 s, on again from 3000 s until now.
-_TOGGLED = TableVersions([
-    _version(100, cdc=True, confirmed_s=900),
-    _version(1000, cdc=False, confirmed_s=2000),
-    _version(3000, cdc=True, confirmed_s=None),
-])  # fmt: skip
+_TOGGLED = TableVersions(
+    [
+        _version(100, cdc=True, confirmed_s=900),
+        _version(1000, cdc=False, confirmed_s=2000),
+        _version(3000, cdc=True, confirmed_s=None),
+    ]
+)
 
 
 def _when(earliest_s: int, latest_s: int, *, written_s: int | None = None, confirmed_s: int = 10_000) -> WrittenWhen:
@@ -104,18 +106,24 @@ def test_a_write_that_was_under_way_when_the_flag_went_off_is_published() -> Non
 
 def test_a_table_that_stays_off_is_not_published_while_it_is_altered() -> None:
     """The change is not settled, but `cdc` was off before it too."""
-    versions = TableVersions([
-        _version(100, cdc=True, confirmed_s=900), _version(1000, cdc=False), _version(2000, cdc=False, confirmed_s=None)
-    ])  # fmt: skip
+    versions = TableVersions(
+        [
+            _version(100, cdc=True, confirmed_s=900),
+            _version(1000, cdc=False),
+            _version(2000, cdc=False, confirmed_s=None),
+        ]
+    )
     assert not _captured(versions, _when(0, 9000, written_s=1999), LogEvidence(since_us=2000 * _S, settled=False))
 
 
 def test_layouts_that_differ_are_tried_from_the_likely_one_on() -> None:
     """The log decides, otherwise the write time within its bounds. Keys have the present names."""
-    versions = TableVersions([
-        TableVersion(table=_table(cdc=True, key="old_name"), since_us=100 * _S, confirmed_us=0),
-        _version(1000, cdc=True, confirmed_s=None, column_type="text"),
-    ])  # fmt: skip
+    versions = TableVersions(
+        [
+            TableVersion(table=_table(cdc=True, key="old_name"), since_us=100 * _S, confirmed_us=0),
+            _version(1000, cdc=True, confirmed_s=None, column_type="text"),
+        ]
+    )
     assert versions.differ
 
     def types(when: WrittenWhen, evidence: LogEvidence | None = None) -> list[str]:

@@ -36,16 +36,25 @@ def test_a_name_that_avro_refuses_is_written_in_its_letters(name: str, expected:
 def test_names_that_would_collide_are_numbered() -> None:
     """A valid name is never changed, also if it comes later."""
     assert avro_names(["a b", "a_u0020_b", "1", "_1", "a_u0020_b_2"]) == (
-        "a_u0020_b_3", "a_u0020_b", "_1_2", "_1", "a_u0020_b_2",
-    )  # fmt: skip
+        "a_u0020_b_3",
+        "a_u0020_b",
+        "_1_2",
+        "_1",
+        "a_u0020_b_2",
+    )
 
 
 def _table(name: str, *columns: ColumnMetadata) -> TableMetadata:
     key = ColumnMetadata(name="the key", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0)
     return TableMetadata(
-        keyspace="1ks", name=name, table_id=UUID(int=1), partition_key=(key,), clustering_key=(), static_columns=(),
+        keyspace="1ks",
+        name=name,
+        table_id=UUID(int=1),
+        partition_key=(key,),
+        clustering_key=(),
+        static_columns=(),
         regular_columns=columns,
-    )  # fmt: skip
+    )
 
 
 def test_the_schema_keeps_the_names_of_cql() -> None:

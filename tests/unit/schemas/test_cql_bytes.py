@@ -46,9 +46,19 @@ def test_a_value_becomes_its_bytes(cql_type: str, value: AvroValue, expected: st
 
 @pytest.mark.parametrize(
     ("cql_type", "value"),
-    [("int", "a"), ("int", 1 << 40), ("tinyint", 256), ("text", 1), ("uuid", "x"), ("inet", "1.2"), ("duration", 1),
-     ("decimal", {"scale": 1}), ("blob", None), ("date", -1 << 40)],
-)  # fmt: skip
+    [
+        ("int", "a"),
+        ("int", 1 << 40),
+        ("tinyint", 256),
+        ("text", 1),
+        ("uuid", "x"),
+        ("inet", "1.2"),
+        ("duration", 1),
+        ("decimal", {"scale": 1}),
+        ("blob", None),
+        ("date", -1 << 40),
+    ],
+)
 def test_what_is_no_value_of_the_column_is_an_error(cql_type: str, value: AvroValue) -> None:
     """It may come from an event of another table with the same name."""
     with pytest.raises(UnwritableKeyError, match=f"a key column of type {cql_type} cannot be"):

@@ -23,10 +23,20 @@ _GAP = GapRecord(
     reason="gone",
 )
 _BEFORE = bytes.fromhex(
-    "48" + b"00000000-0000-0000-0000-000000000001".hex() + "08" + b"shop".hex() + "0c" + b"orders".hex()
-    + "48" + b"00000000-0000-0000-0000-000000000002".hex() + "d6e0beb6bf68c801dce0beb6bf68"
-    + "0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68" + "08" + b"gone".hex() + "00"
-)  # fmt: skip
+    "48"
+    + b"00000000-0000-0000-0000-000000000001".hex()
+    + "08"
+    + b"shop".hex()
+    + "0c"
+    + b"orders".hex()
+    + "48"
+    + b"00000000-0000-0000-0000-000000000002".hex()
+    + "d6e0beb6bf68c801dce0beb6bf68"
+    + "0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68"
+    + "08"
+    + b"gone".hex()
+    + "00"
+)
 """The same gap as written by agents of 0.1, without fields after `last_position`."""
 
 

@@ -109,8 +109,11 @@ def test_types_follow_and_dropped_columns_are_gone() -> None:
     found = published(hash="shop.users.id,*.*.big", mask="*.users.yes", drop="shop.*.not?,shop.users.body").table
     assert [(each.name, str(each.type)) for each in found.primary_key] == [("id", "text"), ("at", "int")]
     assert [(each.name, str(each.type)) for each in found.value_columns] == [
-        ("big", "text"), ("email", "text"), ("tags", "set<text>"), ("yes", "text"),
-    ]  # fmt: skip
+        ("big", "text"),
+        ("email", "text"),
+        ("tags", "set<text>"),
+        ("yes", "text"),
+    ]
 
 
 def test_of_several_patterns_the_one_that_shows_least_counts() -> None:

@@ -20,8 +20,19 @@ from source_connector.rows.row_task import RowTask
 from source_connector.rows.task import Task, TaskOwner
 
 __all__ = [
-    "NODE", "AtOnce", "a_table", "a_task", "column", "due_row", "event", "event_of", "int32", "pending", "read_at", "table",
-]  # fmt: skip
+    "NODE",
+    "AtOnce",
+    "a_table",
+    "a_task",
+    "column",
+    "due_row",
+    "event",
+    "event_of",
+    "int32",
+    "pending",
+    "read_at",
+    "table",
+]
 
 
 _T = TypeVar("_T")
@@ -77,10 +88,16 @@ def column(
 
 
 def table(
-    partition_key: Sequence[str] = ("pk",), clustering_key: Sequence[str] = (), columns: Sequence[str] = ("v",),
-    *, descending: Sequence[str] = (), clustering_type: str = "int", table_id: UUID | None = None,
-    static: Sequence[str] = (), generation: int | None = None,
-) -> TableMetadata:  # fmt: skip
+    partition_key: Sequence[str] = ("pk",),
+    clustering_key: Sequence[str] = (),
+    columns: Sequence[str] = ("v",),
+    *,
+    descending: Sequence[str] = (),
+    clustering_type: str = "int",
+    table_id: UUID | None = None,
+    static: Sequence[str] = (),
+    generation: int | None = None,
+) -> TableMetadata:
     """`ks.t` with int columns."""
     return TableMetadata(
         keyspace="ks",
@@ -139,26 +156,48 @@ def pending(
 ) -> list[PendingEvent]:
     """Events as they come from one message."""
     content = MutationEvents(
-        node_id=node, segment_id=segment_id, keyspace="ks", table="t", table_id=table_id or UUID(int=1), key_schema="",
+        node_id=node,
+        segment_id=segment_id,
+        keyspace="ks",
+        table="t",
+        table_id=table_id or UUID(int=1),
+        key_schema="",
         events=events,
-    )  # fmt: skip
+    )
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()
 
 
 def due_row(
-    *, key: bytes = b"k", partition_key: bytes = b"k", second: int = 1, columns: tuple[str, ...] = ("v",),
+    *,
+    key: bytes = b"k",
+    partition_key: bytes = b"k",
+    second: int = 1,
+    columns: tuple[str, ...] = ("v",),
     digest: bytes = bytes(16),
-) -> DueRow:  # fmt: skip
+) -> DueRow:
     """A row of a table without clustering columns, whose column `v` expires."""
     return DueRow(
-        is_static=False, key=key, partition_key=partition_key, clustering=(), second=second, columns=columns, digest=digest,
-    )  # fmt: skip
+        is_static=False,
+        key=key,
+        partition_key=partition_key,
+        clustering=(),
+        second=second,
+        columns=columns,
+        digest=digest,
+    )
 
 
 def event_of(row: DueRow) -> MutationEvent:
     """The event that is delivered when the row is due."""
     return MutationEvent(
-        position=0, ordinal=0, kind=MutationKind.STATIC_ROW if row.is_static else MutationKind.ROW, key=row.key,
-        partition_key=row.partition_key, digest=row.digest, clustering=row.clustering, expiry_time_s=row.second,
-        columns=row.columns, marker_expiry_s=NO_MARKER,
-    )  # fmt: skip
+        position=0,
+        ordinal=0,
+        kind=MutationKind.STATIC_ROW if row.is_static else MutationKind.ROW,
+        key=row.key,
+        partition_key=row.partition_key,
+        digest=row.digest,
+        clustering=row.clustering,
+        expiry_time_s=row.second,
+        columns=row.columns,
+        marker_expiry_s=NO_MARKER,
+    )

@@ -245,10 +245,14 @@ class Case:
         message_id: Any = "(1,2,3,4)"
         self.line.receive(
             DataStaxMessage(
-                identity=b"", message_id=message_id, topic="events", event=event, raw=RawMessage(data=b""),
+                identity=b"",
+                message_id=message_id,
+                topic="events",
+                event=event,
+                raw=RawMessage(data=b""),
                 origin=_Origin(self.around),
             )
-        )  # fmt: skip
+        )
         self.line.work()
         self.timers.run_due()
         self.line.work()

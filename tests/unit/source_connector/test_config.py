@@ -55,14 +55,18 @@ def test_defaults_are_those_of_datastax_where_it_has_the_option() -> None:
     """The case of table names is kept."""
     found = config()
     assert (found.keyspace, found.contact_points, found.local_dc, found.port) == (
-        "Shop", ("10.0.0.1", "10.0.0.2"), "dc1", 9042,
-    )  # fmt: skip
+        "Shop",
+        ("10.0.0.1", "10.0.0.2"),
+        "dc1",
+        9042,
+    )
     assert (found.cache_max_digests, found.cache_max_capacity, found.cache_expire_after_ms) == (3, 32767, 60000)
     assert (found.subscription, found.columns, found.consistency) == ("sub", ".*", "LOCAL_QUORUM")
     assert found.topics == ("persistent://public/default/cdc-events-Shop.orders",)
     assert (found.pulsar_service_url, found.pulsar_auth_params.get_secret_value()) == (
-        "pulsar://broker:6650", "token:secret",
-    )  # fmt: skip
+        "pulsar://broker:6650",
+        "token:secret",
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,26 +119,30 @@ def test_numbers_may_be_text_and_come_as_floats() -> None:
 
 def test_all_problems_are_told_at_once_a_line_each() -> None:
     """The errors include missing, wrong, unknown and unsupported options."""
-    found = problems({
-        "port": "many",
-        "cahe.max.digest": 4,
-        "outputFormat": "xml",
-        "auth": {"provider": "plain", "username": "u"},
-        "columns": "(",
-        "ssl.openssl.keyCertChain": "a.pem",
-    })  # fmt: skip
-    assert sorted(found) == sorted([
-        "keyspace: is required",
-        "table: is required",
-        "contactPoints: is required",
-        "loadBalancing.localDc: is required",
-        "port: input should be a valid integer, unable to parse string as an integer (got 'many')",
-        "cahe.max.digest: is not an option of this connector; did you mean cache.max.digest?",
-        "outputFormat: input should be 'key-value-avro', 'key-value-json' or 'json' (got 'xml')",
-        "auth.password: is required by auth.provider PLAIN",
-        "columns: is no regular expression: missing ), unterminated subpattern at position 0",
-        "ssl.openssl.privateKey: ssl.openssl.keyCertChain and ssl.openssl.privateKey go together",
-    ])  # fmt: skip
+    found = problems(
+        {
+            "port": "many",
+            "cahe.max.digest": 4,
+            "outputFormat": "xml",
+            "auth": {"provider": "plain", "username": "u"},
+            "columns": "(",
+            "ssl.openssl.keyCertChain": "a.pem",
+        }
+    )
+    assert sorted(found) == sorted(
+        [
+            "keyspace: is required",
+            "table: is required",
+            "contactPoints: is required",
+            "loadBalancing.localDc: is required",
+            "port: input should be a valid integer, unable to parse string as an integer (got 'many')",
+            "cahe.max.digest: is not an option of this connector; did you mean cache.max.digest?",
+            "outputFormat: input should be 'key-value-avro', 'key-value-json' or 'json' (got 'xml')",
+            "auth.password: is required by auth.provider PLAIN",
+            "columns: is no regular expression: missing ), unterminated subpattern at position 0",
+            "ssl.openssl.privateKey: ssl.openssl.keyCertChain and ssl.openssl.privateKey go together",
+        ]
+    )
 
 
 def test_options_without_a_meaning_here_give_one_warning() -> None:
@@ -178,16 +186,20 @@ def test_a_secret_may_stand_in_a_file_of_its_own_or_in_the_environment(tmp_path:
     file = tmp_path / "password"
     file.write_text("hunter2\n")
     environment = {
-        "CDC_AUTH_PASSWORD": "of the worker", "CDC_PULSAR_AUTH_PARAMS": "token:worker",
-        "CDC_SSL_KEYSTORE_PASSWORD": "k", "CDC_SSL_TRUSTSTORE_PASSWORD": "t",
-    }  # fmt: skip
+        "CDC_AUTH_PASSWORD": "of the worker",
+        "CDC_PULSAR_AUTH_PARAMS": "token:worker",
+        "CDC_SSL_KEYSTORE_PASSWORD": "k",
+        "CDC_SSL_TRUSTSTORE_PASSWORD": "t",
+    }
     from_file, _ = SourceConfig.from_mapping({**_LOGIN, "auth.passwordFile": str(file)}, PULSAR, environment)
     assert from_file.auth_password.get_secret_value() == "hunter2"
     from_worker, _ = SourceConfig.from_mapping(_LOGIN, PULSAR, environment)
     found = [
-        from_worker.auth_password, from_worker.pulsar_auth_params, from_worker.ssl_key_store_password,
+        from_worker.auth_password,
+        from_worker.pulsar_auth_params,
+        from_worker.ssl_key_store_password,
         from_worker.ssl_trust_store_password,
-    ]  # fmt: skip
+    ]
     assert [each.get_secret_value() for each in found] == ["of the worker", "token:worker", "k", "t"]
     given, _ = SourceConfig.from_mapping({**_LOGIN, "auth.password": "mine"}, PULSAR, environment)
     assert given.auth_password.get_secret_value() == "mine"
@@ -297,8 +309,9 @@ def test_everything_that_is_wrong_with_hidden_columns_is_told_at_once() -> None:
     assert short == [*lines, f"columns.hashKey: has 7 bytes, and needs at least 32 {remedy}"]
     assert "hunter2" not in str(short)
     assert problems({**wrong, "columns.hashKeyFile": "/no/such"}) == [
-        "columns.hashKeyFile: /no/such cannot be read (No such file or directory)", *lines,
-    ]  # fmt: skip
+        "columns.hashKeyFile: /no/such cannot be read (No such file or directory)",
+        *lines,
+    ]
 
 
 def test_a_pattern_may_name_any_table_of_several() -> None:

@@ -163,8 +163,11 @@ def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
 def test_wrong_options_are_refused(given: dict[str, object], message: str) -> None:
     """Each error says what to do."""
     right = {
-        "keyspace": "ks", "table": "t", "contactPoints": "node", "loadBalancing.localDc": "dc1",
+        "keyspace": "ks",
+        "table": "t",
+        "contactPoints": "node",
+        "loadBalancing.localDc": "dc1",
         "pulsarServiceUrl": "pulsar://broker:6650",
-    }  # fmt: skip
+    }
     with pytest.raises(ConfigError, match=message):
         SourceConfig.from_mapping(right | given)

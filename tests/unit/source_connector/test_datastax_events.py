@@ -100,8 +100,13 @@ def test_keys_of_every_type_become_cql_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "properties"),
-    [(b"", b"\0\0\0", {}), (b"\2p\2\2\0", b"\0\0\0", {}), (b"\2p\2\2", b"\2", {}), (b"\2p\2\2", b"\0\0\0", {"segpos": "x"})],
-)  # fmt: skip
+    [
+        (b"", b"\0\0\0", {}),
+        (b"\2p\2\2\0", b"\0\0\0", {}),
+        (b"\2p\2\2", b"\2", {}),
+        (b"\2p\2\2", b"\0\0\0", {"segpos": "x"}),
+    ],
+)
 def test_bytes_that_are_no_such_event_are_an_error(key: bytes, value: bytes, properties: dict[str, str]) -> None:
     """The bytes are cut or too long, or the properties belong to something else."""
     *_, last = (_GOLDEN / "statements-events.txt").read_text().splitlines()
@@ -145,9 +150,13 @@ def test_a_dead_letter_holds_the_message_as_it_was() -> None:
     message_id: Any = "(1,2,3,4)"
     raw = RawMessage(data=b"v", key="AnAC", properties={"segpos": "1:2", "writetime": "3"})
     message = DataStaxMessage(
-        identity=b"", message_id=message_id, topic="events-ks2.sem", event=captured("statements-events.txt")[0], raw=raw,
+        identity=b"",
+        message_id=message_id,
+        topic="events-ks2.sem",
+        event=captured("statements-events.txt")[0],
+        raw=raw,
         origin=_Nowhere(),
-    )  # fmt: skip
+    )
     letter = DeadLetter.of_message(message.unreadable("its key has 1 columns"))
     assert DeadLetter.from_message(letter.data, letter.properties) == letter
     assert (letter.data, letter.message_key, letter.message_properties) == (raw.data, raw.key, raw.properties)

@@ -79,8 +79,14 @@ def test_no_contact_points_of_the_driver_are_a_mistake() -> None:
 def test_every_bad_value_is_named_at_once() -> None:
     """One error has options without effect, unknown options, and values that break rules of either kind."""
     assert sorted(refused({"port": "foo", "jmx": "x", "compression": "zip", "outputFormat": "avro", "prot": 1})) == [
-        "compression", "contactPoints", "jmx", "loadBalancing.localDc", "outputFormat", "port", "prot",
-    ]  # fmt: skip
+        "compression",
+        "contactPoints",
+        "jmx",
+        "loadBalancing.localDc",
+        "outputFormat",
+        "port",
+        "prot",
+    ]
 
 
 def test_should_accept_valid_output_format() -> None:
@@ -93,8 +99,11 @@ def test_should_handle_dc_with_contact_points() -> None:
     """The contact points are one text."""
     found, warnings = accepted({"contactPoints": "127.0.0.1, 127.0.1.1", "loadBalancing.localDc": "local"})
     assert (found.contact_points, found.local_dc, found.port, warnings) == (
-        ("127.0.0.1", "127.0.1.1"), "local", 9042, (),
-    )  # fmt: skip
+        ("127.0.0.1", "127.0.1.1"),
+        "local",
+        9042,
+        (),
+    )
 
 
 def test_should_handle_dc_with_contact_points_driver_prefix() -> None:
@@ -142,10 +151,14 @@ def test_should_handle_deprecated_settings() -> None:
     found, warnings = accepted(
         _PLACE
         | {
-            "queryExecutionTimeout": 45, "connectionPoolLocalSize": 6, "compression": "snappy", "jmx": False,
-            "metricsHighestLatency": 40, "jmxConnectorDomain": "x",
+            "queryExecutionTimeout": 45,
+            "connectionPoolLocalSize": 6,
+            "compression": "snappy",
+            "jmx": False,
+            "metricsHighestLatency": 40,
+            "jmxConnectorDomain": "x",
         }
-    )  # fmt: skip
+    )
     assert found.read_timeout_s == 45
     assert len(warnings) == 1
     assert "compression, connectionPoolLocalSize, jmx, jmxConnectorDomain, metricsHighestLatency" in warnings[0]
@@ -182,11 +195,13 @@ def test_should_throw_when_secure_connect_bundle_and_another_provided(option: st
         {_DRIVER + "advanced.metrics.node.enabled": ["a", "b"]},
     ],
     ids=[
-        "should_fill_with_default_metrics_settings_if_jmx_enabled", "should_override_default_metrics_settings",
-        "should_set_default_driver_setting", "should_use_java_driver_setting",
+        "should_fill_with_default_metrics_settings_if_jmx_enabled",
+        "should_override_default_metrics_settings",
+        "should_set_default_driver_setting",
+        "should_use_java_driver_setting",
         "should_transform_list_setting_to_indexed_typesafe_setting",
     ],
-)  # fmt: skip
+)
 def test_settings_of_the_java_driver_are_accepted(options: dict[str, object]) -> None:
     """There is no Java driver here, so they give one warning."""
     assert len(accepted(_PLACE | options)[1]) == 1
@@ -207,8 +222,10 @@ def test_the_login_of_the_driver_is_ours() -> None:
         | {_DRIVER + "advanced.auth-provider.username": "u", _DRIVER + "advanced.auth-provider.password": "hunter2"}
     )
     assert (found.auth_provider, found.auth_username, found.auth_password.get_secret_value()) == (
-        "PLAIN", "u", "hunter2",
-    )  # fmt: skip
+        "PLAIN",
+        "u",
+        "hunter2",
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,11 +272,14 @@ def test_java_key_stores_are_used(suffix: str, of: object) -> None:
         _PLACE
         | {
             "ssl.provider": "JDK",
-            "ssl.keystore.path": of(f"client.{suffix}"), "ssl.keystore.password": "secret12",
-            "ssl.truststore.path": of(f"trust.{suffix}"), "ssl.truststore.password": "secret12",
-            "ssl.cipherSuites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ssl.hostnameValidation": False,
+            "ssl.keystore.path": of(f"client.{suffix}"),
+            "ssl.keystore.password": "secret12",
+            "ssl.truststore.path": of(f"trust.{suffix}"),
+            "ssl.truststore.password": "secret12",
+            "ssl.cipherSuites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "ssl.hostnameValidation": False,
         }
-    )  # fmt: skip
+    )
     context = tls_context(found)
     assert context is not None and context.verify_mode is ssl.CERT_REQUIRED and not context.check_hostname
     assert context.cert_store_stats()["x509"] == 1
@@ -277,9 +297,13 @@ def test_pem_files_may_be_base64() -> None:
 
 @pytest.mark.parametrize(
     ("option", "file", "password"),
-    [("ssl.truststore.path", "trust.jks", "other"), ("ssl.truststore.path", "client.jks", "secret12"),
-     ("ssl.keystore.path", "trust.p12", "secret12"), ("ssl.keystore.path", "nothing", "secret12")],
-)  # fmt: skip
+    [
+        ("ssl.truststore.path", "trust.jks", "other"),
+        ("ssl.truststore.path", "client.jks", "secret12"),
+        ("ssl.keystore.path", "trust.p12", "secret12"),
+        ("ssl.keystore.path", "nothing", "secret12"),
+    ],
+)
 def test_a_key_store_that_cannot_be_used_is_named(option: str, file: str, password: str) -> None:
     """The password is wrong, the content is wrong, or there is no file."""
     found, _ = accepted(
@@ -294,15 +318,19 @@ def test_every_store_that_cannot_be_used_is_named_at_once() -> None:
     found, _ = accepted(
         _PLACE
         | {
-            "ssl.provider": "JDK", "ssl.truststore.path": "/no/such", "ssl.keystore.path": "/neither",
+            "ssl.provider": "JDK",
+            "ssl.truststore.path": "/no/such",
+            "ssl.keystore.path": "/neither",
             "ssl.cipherSuites": "NO-SUCH-SUITE",
         }
-    )  # fmt: skip
+    )
     with pytest.raises(ConfigError) as raised:
         tls_context(found)
     assert [problem.option for problem in raised.value.problems] == [
-        "ssl.truststore.path", "ssl.cipherSuites", "ssl.keystore.path",
-    ]  # fmt: skip
+        "ssl.truststore.path",
+        "ssl.cipherSuites",
+        "ssl.keystore.path",
+    ]
 
 
 def test_should_unpack_base64_auth_keytab() -> None:
@@ -319,7 +347,9 @@ def test_should_unpack_base64_auth_keytab() -> None:
 def test_names_of_cipher_suites_may_be_those_of_java() -> None:
     """OpenSSL's names stay unchanged; the suites of TLS 1.3 need no setting."""
     names = [
-        "TLS_RSA_WITH_AES_128_CBC_SHA", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256",
+        "TLS_RSA_WITH_AES_128_CBC_SHA",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        "TLS_AES_128_GCM_SHA256",
         "ECDHE-RSA-AES256-SHA384",
-    ]  # fmt: skip
+    ]
     assert list(openssl_ciphers(names)) == ["AES128-SHA", "ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-AES256-SHA384"]

@@ -70,9 +70,13 @@ def test_a_letter_that_is_too_large_for_its_properties_is_written_without_them(
 ) -> None:
     """Dead letter and log say what is missing and where the original is; it cannot be sent again."""
     letter = DeadLetter(
-        topic="events", message_id="(1,2,3,4)", reason="no event", data=b"large", message_key="k",
+        topic="events",
+        message_id="(1,2,3,4)",
+        reason="no event",
+        data=b"large",
+        message_key="k",
         message_properties={"writetime": "9" * 40},
-    )  # fmt: skip
+    )
     writing = Writing(monkeypatch, large=[pulsar.MessageTooBig("too big")])
     writing.write("large", letter)
     assert writing.next_written() == "large"

@@ -24,9 +24,14 @@ from tests.unit.source_connector.events import column, event, int32, pending, ta
 from tests.unit.source_connector.test_row_task import TaskOwner
 
 _TEXTS = TableMetadata(
-    keyspace="ks", name="t", table_id=UUID(int=1), partition_key=table().partition_key, clustering_key=(),
-    static_columns=(), regular_columns=(column("v"), column("tags", cql_type="set<int>")),
-)  # fmt: skip
+    keyspace="ks",
+    name="t",
+    table_id=UUID(int=1),
+    partition_key=table().partition_key,
+    clustering_key=(),
+    static_columns=(),
+    regular_columns=(column("v"), column("tags", cql_type="set<int>")),
+)
 _SELECTION = Projection(_TEXTS).row_selection
 _DELETION = MutationKind.ROW_DELETION
 

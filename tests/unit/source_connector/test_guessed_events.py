@@ -53,10 +53,14 @@ class Case:
         event = captured("statements-events.txt")[0]
         self.guessed.add(
             DataStaxMessage(
-                identity=b"", message_id=message_id, topic="events-ks2.sem", event=event, raw=RawMessage(data=b""),
+                identity=b"",
+                message_id=message_id,
+                topic="events-ks2.sem",
+                event=event,
+                raw=RawMessage(data=b""),
                 origin=_Nowhere(),
             )
-        )  # fmt: skip
+        )
 
     def understood(self) -> list[object]:
         return [message.message_id for message in self.guessed.understood()]

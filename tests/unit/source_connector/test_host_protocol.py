@@ -48,7 +48,7 @@ FROM_HOST: Final = {
     "close": bytes.fromhex("0000000103"),
     "taken": bytes.fromhex("00000009040000000000000007"),
     "refused": bytes.fromhex("0000000b050000000000000007c3a9"),
-}  # fmt: skip
+}
 RECORD: Final = SourceRecord(schema_id=3, key=b"\x02", value=b"", properties={"kind": "row", "é": ""}, event_time_ms=5)
 TOMBSTONE: Final = SourceRecord(schema_id=3, key=b"\x02", value=None, properties={})
 FROM_CHILD: Final = [
@@ -75,7 +75,7 @@ FROM_CHILD: Final = [
     ),
     (encode_metric("m", 1.5), "0000000e09000000016d3ff8000000000000", "metric m 1.5"),
     (encode_error("why"), "000000080a00000003776879", "error why"),
-]  # fmt: skip
+]
 
 
 def decoded(data: bytes, size: int = 1 << 16) -> list[HostFrame]:

@@ -31,10 +31,16 @@ def test_only_the_last_acknowledged_row_of_a_key_is_held() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "kind", "table_id", "table_generation", "expires_at", "columns_expire_at", "cells_expire_at", "row_marker",
+        "kind",
+        "table_id",
+        "table_generation",
+        "expires_at",
+        "columns_expire_at",
+        "cells_expire_at",
+        "row_marker",
         "static_columns",
     ],
-)  # fmt: skip
+)
 def test_what_a_reader_makes_of_the_row_is_part_of_it(name: str) -> None:
     """Without the new property, a reader would keep the row too long, or let it expire."""
     rows = LastRows(10)

@@ -110,9 +110,15 @@ def test_static_events_of_a_partition_are_settled_together_up_to_the_next_deleti
     """One read gives the current static row for all of them; rows between them keep their positions after it."""
     lanes = PartitionLanes()
     add(
-        lanes, (1, None, STATIC), (1, 1, ROW), (1, None, STATIC), (1, 2, ROW), (1, None, STATIC), (1, None, PARTITION),
+        lanes,
         (1, None, STATIC),
-    )  # fmt: skip
+        (1, 1, ROW),
+        (1, None, STATIC),
+        (1, 2, ROW),
+        (1, None, STATIC),
+        (1, None, PARTITION),
+        (1, None, STATIC),
+    )
     (first,) = started(lanes)
     assert shown([first]) == [[0]]
     lanes.take_behind(first)  # The read has failed and is to be repeated.

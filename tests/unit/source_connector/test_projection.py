@@ -58,8 +58,11 @@ _AVRO_THROWS: Final = _throws(_AVRO)
 _JSON_THROWS: Final = _throws(_JSON)
 # For columns of these types, DataStax leaves them out of its JSON schema and writes null, or writes `/192.168.1.1`.
 _JSON_WRONG: Final = {name for name in _JSON if name.startswith(("t_", "c_tuple_"))} | {
-    "l_inet", "st_inet", "mv_inet", "ul_inet",
-}  # fmt: skip
+    "l_inet",
+    "st_inet",
+    "mv_inet",
+    "ul_inet",
+}
 
 
 @pytest.mark.parametrize("name", sorted(_AVRO.keys() - _AVRO_THROWS - _COUNTERS))
@@ -331,6 +334,11 @@ def test_columns_that_cannot_be_hidden_stop_the_table() -> None:
 
 def _event() -> MutationEvent:
     return MutationEvent(
-        position=1, ordinal=0, kind=MutationKind.ROW, key=b"\x02\x02\x04", partition_key=ONE, clustering=(TWO,),
+        position=1,
+        ordinal=0,
+        kind=MutationKind.ROW,
+        key=b"\x02\x02\x04",
+        partition_key=ONE,
+        clustering=(TWO,),
         digest=bytes(16),
-    )  # fmt: skip
+    )

@@ -25,16 +25,21 @@ def test_a_static_row_names_the_static_columns() -> None:
     """The schema of the value does not show which columns are static."""
     static = event(kind=MutationKind.STATIC_ROW, writetime_us=None)
     assert row_properties(Projection(table()), pending(static)) == {
-        **COMMON, "kind": "static_row", "static_columns": "[]",
-    }  # fmt: skip
+        **COMMON,
+        "kind": "static_row",
+        "static_columns": "[]",
+    }
 
 
 def test_a_partition_deletion_tells_its_time() -> None:
     """The time is the deletion's, not that of the read."""
     (deleted,) = pending(event(kind=MutationKind.PARTITION_DELETION, writetime_us=9))
     assert marker_properties(Projection(table()), deleted) == {
-        **COMMON, "kind": "partition_deletion", "writetime": "9", "deletion_time": "9",
-    }  # fmt: skip
+        **COMMON,
+        "kind": "partition_deletion",
+        "writetime": "9",
+        "deletion_time": "9",
+    }
 
 
 def test_a_range_deletion_tells_its_bounds_as_keys() -> None:

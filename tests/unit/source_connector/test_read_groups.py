@@ -129,9 +129,7 @@ def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
     one, two = (b"\0\4" + int32(1) + b"\0\0\4" + int32(number) + b"\0" for number in (1, 2))
     waiting = deque([read(projection, one, 1), read(projection, two, 1), read(projection, one, 2)])
     group = take_group(waiting, allow_product=True)
-    assert condition(group) == (
-        '"a" = ? AND "b" = ? AND "c" IN ?', [int32(1), int32(1), counted(int32(1), int32(2))],
-    )  # fmt: skip
+    assert condition(group) == ('"a" = ? AND "b" = ? AND "c" IN ?', [int32(1), int32(1), counted(int32(1), int32(2))])
     assert len(waiting) == 1
 
 

@@ -75,9 +75,12 @@ class Line:
         # Two columns in the partition key, so each statement reads one row.
         self.projection = Projection(table(partition_key=("p", "q")))
         self.fetcher = RowFetcher(
-            cast("CassandraClient", cluster), consistency="LOCAL_QUORUM", higher_consistency="ALL", max_in_flight=32,
+            cast("CassandraClient", cluster),
+            consistency="LOCAL_QUORUM",
+            higher_consistency="ALL",
+            max_in_flight=32,
             post=self._answers.append,
-        )  # fmt: skip
+        )
         for lane in (self.fetcher._first, self.fetcher._higher):
             lane.limit._clock = lambda: cluster.now
         self.fetcher.prepare(self.projection)
@@ -96,9 +99,12 @@ class Line:
     def _start(self, key: int) -> None:
         part = int32(key)
         request = ReadRequest(
-            projection=self.projection, kind=MutationKind.ROW, partition_key=b"\0\4" + part + b"\0\0\4" + part + b"\0",
-            level=ReadLevel.HIGHER if key % 2 else ReadLevel.FIRST, node=NODE,
-        )  # fmt: skip
+            projection=self.projection,
+            kind=MutationKind.ROW,
+            partition_key=b"\0\4" + part + b"\0\0\4" + part + b"\0",
+            level=ReadLevel.HIGHER if key % 2 else ReadLevel.FIRST,
+            node=NODE,
+        )
         self.waiting += 1
         self.fetcher.start(self._task, request)
 

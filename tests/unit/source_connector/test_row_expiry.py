@@ -33,9 +33,14 @@ OF_AN_OLDER_AGENT = event(writetime_us=10, expiry_time_s=NOW_S + 50, columns=("v
 
 def snapshot() -> list[PendingEvent]:
     content = MutationEvents(
-        node_id=NODE, segment_id=SNAPSHOT_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id,
-        key_schema="", events=(SNAPSHOT,),
-    )  # fmt: skip
+        node_id=NODE,
+        segment_id=SNAPSHOT_SEGMENT_ID,
+        keyspace="ks",
+        table="t",
+        table_id=table().table_id,
+        key_schema="",
+        events=(SNAPSHOT,),
+    )
     return EventsMessage(identity=b"", message_id=None, content=content).take_events()
 
 
@@ -222,9 +227,16 @@ def test_an_expiry_publishes_nothing_about_the_marker() -> None:
     """A later INSERT may have written another marker, which keeps the row. A marker in an earlier version's expiry
     gives the time of the next look."""
     content = MutationEvents(
-        node_id=NODE, segment_id=EXPIRY_SEGMENT_ID, keyspace="ks", table="t", table_id=table().table_id, key_schema="",
-        events=(event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),),
-    )  # fmt: skip
+        node_id=NODE,
+        segment_id=EXPIRY_SEGMENT_ID,
+        keyspace="ks",
+        table="t",
+        table_id=table().table_id,
+        key_schema="",
+        events=(
+            event(writetime_us=None, live_us=None, expiry_time_s=NOW_S, marker_expiry_s=NOW_S + 9, columns=("v",)),
+        ),
+    )
     due = EventsMessage(identity=b"", message_id=None, content=content).take_events()
     updated = pending(event(marker_expiry_s=NO_MARKER))
     assert said(due, None, None) == {}

@@ -350,9 +350,12 @@ def test_a_statement_that_is_first_needed_while_cassandra_is_away_is_taken_when_
     case = Case(Projection(table(clustering_key=("c",))))
     case.client.is_away = True
     request = ReadRequest(
-        projection=case._projection, kind=MutationKind.PARTITION_DELETION, partition_key=int32(1),
-        level=ReadLevel.HIGHER, node=NODE,
-    )  # fmt: skip
+        projection=case._projection,
+        kind=MutationKind.PARTITION_DELETION,
+        partition_key=int32(1),
+        level=ReadLevel.HIGHER,
+        node=NODE,
+    )
     case.fetcher.start(a_task(), request)
     ((_, error),) = case.fetcher.flush()
     assert isinstance(error, FetchError) and "no host" in str(error)

@@ -38,13 +38,33 @@ from tests.unit.source_connector.events import column, table
 _ROOT = Path(__file__).parents[3]
 _GOLDEN = _ROOT / "tests" / "golden" / "datastax" / "types-rows.json"
 _NATIVE = (
-    "ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet", "int", "smallint",
-    "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint",
-)  # fmt: skip
+    "ascii",
+    "bigint",
+    "blob",
+    "boolean",
+    "date",
+    "decimal",
+    "double",
+    "duration",
+    "float",
+    "inet",
+    "int",
+    "smallint",
+    "text",
+    "time",
+    "timestamp",
+    "timeuuid",
+    "tinyint",
+    "uuid",
+    "varint",
+)
 _TYPES = (
-    "counter", *_NATIVE, *(f"list<{each}>" for each in _NATIVE), *(f"frozen<set<{each}>>" for each in _NATIVE),
+    "counter",
+    *_NATIVE,
+    *(f"list<{each}>" for each in _NATIVE),
+    *(f"frozen<set<{each}>>" for each in _NATIVE),
     "list<frozen<list<int>>>",
-)  # fmt: skip
+)
 _TRIES = 150
 
 needs_compiled = pytest.mark.skipif(
@@ -144,9 +164,14 @@ def _message() -> bytes:
         MutationEvent(0, 4, MutationKind.PARTITION_DELETION, b"k", b"p", bytes(16), deletion_time_us=3),
     )
     content = MutationEvents(
-        node_id=UUID(int=3), segment_id=1 << 44, keyspace="ks", table="T", table_id=UUID(int=9), key_schema="{}" * 99,
+        node_id=UUID(int=3),
+        segment_id=1 << 44,
+        keyspace="ks",
+        table="T",
+        table_id=UUID(int=9),
+        key_schema="{}" * 99,
         events=events,
-    )  # fmt: skip
+    )
     return encode_events(content)
 
 

@@ -68,11 +68,15 @@ def _of_type(*fields: str) -> TableMetadata:
                 "primary key changed from (pk int partition_key, c int ASC) to (pk int partition_key)",
             ],
         ),
-        (_of_type("street"), _of_type("street", "city"), [
-            "type address changed from (street text) to (street text, city text)",
-        ]),
+        (
+            _of_type("street"),
+            _of_type("street", "city"),
+            [
+                "type address changed from (street text) to (street text, city text)",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_change_is_a_sentence(old: TableMetadata | None, new: TableMetadata | None, changes: list[str]) -> None:
     """Changes of columns, keys, user types, and of the table as a whole."""
     definitions = [None if each is None else definition_of(each) for each in (old, new)]
@@ -384,10 +388,19 @@ def test_after_the_deletion_of_its_topic_a_new_producer_publishes() -> None:
 def _truncation(name: str, then: Callable[[ClearingRecord | None], None]) -> ClearingToPublish:
     clearing = Clearing(kind=ClearingKind.TRUNCATION, position=1, time_ms=1)
     return ClearingToPublish(
-        keyspace="ks", table=name, definition=definition_of(TABLE), table_id=UUID(int=1), generation=None, clearing=clearing,
-        node_id=UUID(int=2), segment_id=1, nodes=[NodeClearing(node="n", segment_id=1, position=1, time_ms=1)],
-        data_topic=f"data-ks.{name}", is_final=True, then=then,
-    )  # fmt: skip
+        keyspace="ks",
+        table=name,
+        definition=definition_of(TABLE),
+        table_id=UUID(int=1),
+        generation=None,
+        clearing=clearing,
+        node_id=UUID(int=2),
+        segment_id=1,
+        nodes=[NodeClearing(node="n", segment_id=1, position=1, time_ms=1)],
+        data_topic=f"data-ks.{name}",
+        is_final=True,
+        then=then,
+    )
 
 
 def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_only() -> None:
@@ -410,8 +423,11 @@ def test_a_data_topic_that_does_not_exist_holds_up_the_truncation_of_its_table_o
     wait_until(lambda: len(client.sent) == 4, "the drop of ks.a")
     topic.stop()
     assert client.sent == [
-        "ks.b table truncated", "ks.c table created, or seen for the first time", "ks.a table truncated", "ks.a table dropped",
-    ]  # fmt: skip
+        "ks.b table truncated",
+        "ks.c table created, or seen for the first time",
+        "ks.a table truncated",
+        "ks.a table dropped",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,12 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
     monkeypatch.setattr(CassandraClient, "connect", lambda client: None)
     monkeypatch.setattr(CassandraClient, "system_rows", hang)
     options = {
-        "tables": ",".join(f"ks.t{number}" for number in range(50)), "contactPoints": "node",
-        "loadBalancing.localDc": "dc1", "pulsarServiceUrl": "pulsar://broker:6650", "schema.changes.topic": "none",
-    }  # fmt: skip
+        "tables": ",".join(f"ks.t{number}" for number in range(50)),
+        "contactPoints": "node",
+        "loadBalancing.localDc": "dc1",
+        "pulsarServiceUrl": "pulsar://broker:6650",
+        "schema.changes.topic": "none",
+    }
     host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
     inbox = Inbox()
     source = assemble(SourceConfig.from_mapping(options)[0], None, inbox, host, "out")
@@ -79,9 +82,13 @@ def test_tables_of_a_node_that_lags_are_asked_for_again() -> None:
 def test_of_two_tables_with_one_topic_the_second_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Both `shop`.`eu_orders` and `shop_eu`.`orders` would have the topic `data-shop_eu_orders`."""
     options = {
-        "tables": "shop.eu_orders,shop_eu.orders", "destination": "data-{keyspace}_{table}", "contactPoints": "node",
-        "loadBalancing.localDc": "dc1", "pulsarServiceUrl": "pulsar://broker:6650", "schema.changes.topic": "none",
-    }  # fmt: skip
+        "tables": "shop.eu_orders,shop_eu.orders",
+        "destination": "data-{keyspace}_{table}",
+        "contactPoints": "node",
+        "loadBalancing.localDc": "dc1",
+        "pulsarServiceUrl": "pulsar://broker:6650",
+        "schema.changes.topic": "none",
+    }
     host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
     source = assemble(SourceConfig.from_mapping(options)[0], None, Inbox(), host, "out")
     shared = [source._shares_a_topic(place) for place in source._selection.named()]

@@ -48,9 +48,14 @@ def _tell(
 
 def _record(told: ClearingToPublish) -> ClearingRecord:
     return ClearingRecord(
-        kind="truncation", table_id=str(told.table_id), table_generation=None, nodes=told.nodes, data_topic="", positions=[],
+        kind="truncation",
+        table_id=str(told.table_id),
+        table_generation=None,
+        nodes=told.nodes,
+        data_topic="",
+        positions=[],
         time_ms=max(each["time_ms"] for each in told.nodes),
-    )  # fmt: skip
+    )
 
 
 def _stored(case: Case) -> ClearingRecord:

@@ -402,9 +402,7 @@ def test_an_event_is_settled_when_record_and_expiry_are_stored(monkeypatch: pyte
         case.receive(event(1))
         case.answer(EXPIRING)
         ((due,), (target,)) = case.around.expiries, case.around.targets
-        assert (due.key, due.is_static, due.second, due.columns, target) == (
-            event(1).key, False, 605, ("v",), "events",
-        )  # fmt: skip
+        assert (due.key, due.is_static, due.second, due.columns, target) == (event(1).key, False, 605, ("v",), "events")
         steps = [lambda case=case: case.taken(1), case.around.stored[0]]
         for step in steps if is_record_first else steps[::-1]:
             assert case.around.settled == []

@@ -28,15 +28,21 @@ def test_names_are_served_at_once_and_patterns_when_a_table_with_cdc_matches() -
     (orders,) = chosen.named()
     assert orders.events_topics == ("persistent://public/default/cdc-events-shop.orders",)
     assert orders.destination == "persistent://t/n/shop-orders"
-    found = chosen.found([
-        ("shop", "line_items", True), ("shop", "line_no_cdc", False), ("shop", "online_x", True), ("stop", "x", True),
-        ("system", "local", True),
-    ])  # fmt: skip
+    found = chosen.found(
+        [
+            ("shop", "line_items", True),
+            ("shop", "line_no_cdc", False),
+            ("shop", "online_x", True),
+            ("stop", "x", True),
+            ("system", "local", True),
+        ]
+    )
     assert [(place.keyspace, place.table) for place in found] == [("shop", "line_items"), ("stop", "x")]
     mixed = selection(tables="shop.orders", events__topic=["events-{keyspace}.{table}", "t/n/ours-{keyspace}.{table}"])
     assert mixed.named()[0].events_topics == (
-        "persistent://public/default/events-shop.orders", "persistent://t/n/ours-shop.orders",
-    )  # fmt: skip
+        "persistent://public/default/events-shop.orders",
+        "persistent://t/n/ours-shop.orders",
+    )
     assert [*selection(tables=["*.*"]).found([("system", "local", True)])] == []
 
 

@@ -335,7 +335,9 @@ def test_a_range_holds_the_rows_between_its_bounds(is_reversed: bool) -> None:
         if order.is_after(each, low, inclusive=False) and order.is_before(each, high, inclusive=False)
     ]
     assert between == [(_int(2), _int(1)), (_int(2), _int(2))]
-    assert [each for each in rows if order.is_after(each, low, inclusive=True) and order.is_before(each, low, inclusive=True)] == [
-        (low[0], _int(1)), (low[0], _int(2)),
-    ]  # fmt: skip
+    assert [
+        each
+        for each in rows
+        if order.is_after(each, low, inclusive=True) and order.is_before(each, low, inclusive=True)
+    ] == [(low[0], _int(1)), (low[0], _int(2))]
     assert all(order.is_after(each, (), inclusive=True) and order.is_before(each, (), inclusive=True) for each in rows)

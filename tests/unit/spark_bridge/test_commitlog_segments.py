@@ -51,19 +51,26 @@ def _row(row: Row) -> Row:
     marker, deletion = row["marker"], row["deletion"]
     return {
         "clustering": [_hex(each) for each in row["clustering"] or ()],
-        "liveness": marker and {
-            "timestamp": marker["writetime"], "ttl": marker["ttl"], "local_expiration_time": marker["expires_at"],
+        "liveness": marker
+        and {
+            "timestamp": marker["writetime"],
+            "ttl": marker["ttl"],
+            "local_expiration_time": marker["expires_at"],
         },
         "deletion": deletion and _deletion(deletion),
         "complex_deletions": [{"column": each["column"], **_deletion(each)} for each in row["complex_deletions"]],
         "cells": [
             {
-                "column": each["column"], "path": _hex(each["path"]), "value": _hex(each["value"]),
-                "timestamp": each["writetime"], "ttl": each["ttl"], "local_deletion_time": each["local_deletion_time"],
+                "column": each["column"],
+                "path": _hex(each["path"]),
+                "value": _hex(each["value"]),
+                "timestamp": each["writetime"],
+                "ttl": each["ttl"],
+                "local_deletion_time": each["local_deletion_time"],
             }
             for each in row["cells"]
         ],
-    }  # fmt: skip
+    }
 
 
 def _deletion(deletion: Row) -> Row:
@@ -211,9 +218,7 @@ def test_cells_of_collections_have_their_paths(tmp_path: Path) -> None:
     assert (UUID(json.loads(path or "")).version, value) == (1, '"a"')
     assert _json_cells(url, "collections", "s") == {(key, "1", None), (key, "2", "2"), (key, "1", "1")}
     assert _json_cells(url, "collections", "m") == {(key, '"y"', "2"), (key, '"x"', "1")}
-    assert _json_cells(url, "collections", "u") == {
-        (key, '"street"', '"S"'), (key, '"zip"', "1"), (key, '"zip"', None),
-    }  # fmt: skip
+    assert _json_cells(url, "collections", "u") == {(key, '"street"', '"S"'), (key, '"zip"', "1"), (key, '"zip"', None)}
     assert _json_cells(url, "counters", "n") == {(key, None, "5")}
 
 
@@ -308,9 +313,13 @@ def test_a_worker_without_the_compiled_decoder_reads_the_same_and_says_so_once(t
     """Its log has one line for all segments that it reads."""
     url = archive_of(tmp_path, [_PLAIN])
     done = subprocess.run(
-        [sys.executable, "-c", _PLAIN_WORKER, url], capture_output=True, text=True, check=True, timeout=100,
+        [sys.executable, "-c", _PLAIN_WORKER, url],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
         env={**os.environ, "CDC_DECODER": "python"},
-    )  # fmt: skip
+    )
     assert int(done.stdout) == 2 * len(_rows(url))
     (line,) = done.stderr.splitlines()
     assert line.startswith("commit log segments are decoded by plain Python (CDC_DECODER=python) on this worker")

@@ -53,14 +53,29 @@ WRITE_KEY, WRITE_VALUE = record_writer(KEY), record_writer(VALUE)
 KEPT: Final = to_arrow_schema(KEPT_SCHEMA)
 KEPT_PARTS: Final = [each for each in KEPT if each.name not in ("owner", "key", "scope", "bounds", "key_version")]
 NUMBERS: Final = {
-    "key_version": pa.int64(), "ledger": pa.int64(), "entry": pa.int64(), "batch_index": pa.int32(), "partition": pa.int32(),
-    "clock_us": pa.int64(), "writetime": pa.int64(), "expires_at": pa.int64(), "cells_expire_at": pa.int64(),
-    "deletion_time": pa.int64(), "run": pa.int64(),
-}  # fmt: skip
+    "key_version": pa.int64(),
+    "ledger": pa.int64(),
+    "entry": pa.int64(),
+    "batch_index": pa.int32(),
+    "partition": pa.int32(),
+    "clock_us": pa.int64(),
+    "writetime": pa.int64(),
+    "expires_at": pa.int64(),
+    "cells_expire_at": pa.int64(),
+    "deletion_time": pa.int64(),
+    "run": pa.int64(),
+}
 OTHERS: Final = {
-    "owner": pa.string(), "key": pa.binary(), "scope": pa.string(), "bounds": KEPT.field("bounds").type, "value": pa.binary(),
-    "columns_expire_at": pa.string(), "is_sure": pa.bool_(), "static_columns": pa.string(), "kept": pa.struct(KEPT_PARTS),
-}  # fmt: skip
+    "owner": pa.string(),
+    "key": pa.binary(),
+    "scope": pa.string(),
+    "bounds": KEPT.field("bounds").type,
+    "value": pa.binary(),
+    "columns_expire_at": pa.string(),
+    "is_sure": pa.bool_(),
+    "static_columns": pa.string(),
+    "kept": pa.struct(KEPT_PARTS),
+}
 TOLD: Final = pa.schema([(name, {**NUMBERS, **OTHERS}[name]) for name in FOLD_COLUMNS])
 Told = dict[str, object]
 
@@ -194,11 +209,15 @@ def kept_of(folded: Sequence[dict[str, Any]], run: int = 0) -> list[Told]:
     """The kept rows of an earlier fold with this run number, as a later fold gets them."""
     names = [each.name for each in KEPT_PARTS]
     return [
-        {**dict.fromkeys(FOLD_COLUMNS), **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
-         "run": run, "kept": {name: row[name] for name in names}}
+        {
+            **dict.fromkeys(FOLD_COLUMNS),
+            **{each: row[each] for each in ("owner", "key", "scope", "bounds", "key_version")},
+            "run": run,
+            "kept": {name: row[name] for name in names},
+        }
         for row in folded
         if not row["is_dropped"]
-    ]  # fmt: skip
+    ]
 
 
 def read(data: bytes, schema: object) -> dict[str, Any]:

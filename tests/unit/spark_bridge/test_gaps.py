@@ -17,9 +17,18 @@ from tests.unit.spark_bridge.test_admin import options
 
 _LEDGER = 7
 _GAP = GapRecord(
-    node_id=UUID(int=1), keyspace="shop", table="orders", table_id=UUID(int=2), first_segment_id=10, first_position=0,
-    last_segment_id=12, from_ms=100_000, to_ms=160_000, detected_ms=160_001, reason="gone",
-)  # fmt: skip
+    node_id=UUID(int=1),
+    keyspace="shop",
+    table="orders",
+    table_id=UUID(int=2),
+    first_segment_id=10,
+    first_position=0,
+    last_segment_id=12,
+    from_ms=100_000,
+    to_ms=160_000,
+    detected_ms=160_001,
+    reason="gone",
+)
 _GAPS = [replace(_GAP, first_segment_id=each, last_segment_id=each) for each in (10, 20, 30)]
 
 

@@ -66,12 +66,24 @@ def test_an_earlier_name_of_a_key_counts_though_a_column_of_that_name_was_droppe
 @pytest.mark.parametrize(
     ("keys", "gone_until", "fields"),
     [
-        (("a b", "b a"), {"a": 7, "b": 7}, {"b": [("b", 7, None), ("a", None, 7)], "a": [("a", 7, None), ("b", None, 7)]}),
-        (("a b", "b c"), {"b": 7}, {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]}),
-        (("a b", "a c", "b c"), {"b": 7}, {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]}),
+        (
+            ("a b", "b a"),
+            {"a": 7, "b": 7},
+            {"b": [("b", 7, None), ("a", None, 7)], "a": [("a", 7, None), ("b", None, 7)]},
+        ),
+        (
+            ("a b", "b c"),
+            {"b": 7},
+            {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]},
+        ),
+        (
+            ("a b", "a c", "b c"),
+            {"b": 7},
+            {"b": [("b", 7, None), ("a", None, None)], "c": [("c", None, None), ("b", None, 7)]},
+        ),
     ],
     ids=["exchanged", "the next one's", "that it had before"],
-)  # fmt: skip
+)
 def test_a_key_column_is_not_the_other_key_column_whose_name_it_got(
     keys: tuple[str, ...], gone_until: dict[str, int], fields: dict[str, list[tuple[str, int | None, int | None]]]
 ) -> None:

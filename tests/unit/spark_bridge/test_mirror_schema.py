@@ -148,18 +148,30 @@ def test_a_column_that_comes_back_later_is_noted_as_of_its_drop() -> None:
         (("id at", "a"), ("key at", "a"), ["id to key"]),
         (("id at", "a"), ("Id at", "a"), ["id to _cdc_renamed_0", "_cdc_renamed_0 to Id"]),
         (("a b", "x"), ("b c", "x"), ["b to _cdc_renamed_1", "a to b", "_cdc_renamed_1 to c"]),
-        (("a b", "x"), ("b a", "x"), [
-            "a to _cdc_renamed_0", "b to _cdc_renamed_1", "_cdc_renamed_0 to b", "_cdc_renamed_1 to a",
-        ]),
+        (
+            ("a b", "x"),
+            ("b a", "x"),
+            [
+                "a to _cdc_renamed_0",
+                "b to _cdc_renamed_1",
+                "_cdc_renamed_0 to b",
+                "_cdc_renamed_1 to a",
+            ],
+        ),
         (("a", "v w"), ("v", "w"), ["drop v", "a to v"]),
         (("a", "v w"), ("V", "w"), ["drop v", "a to V"]),
         (("a", "v w"), ("v", "w a"), ["drop v", "a to v"]),
     ],
     ids=[
-        "renamed", "in other letters", "one to the name of another", "exchanged", "to that of a dropped column",
-        "to that in other letters", "and its own name is another's",
+        "renamed",
+        "in other letters",
+        "one to the name of another",
+        "exchanged",
+        "to that of a dropped column",
+        "to that in other letters",
+        "and its own name is another's",
     ],
-)  # fmt: skip
+)
 def test_names_that_collide_end_no_run(before: tuple[str, str], after: tuple[str, str], done: list[str]) -> None:
     """This also holds if a run ended at any statement and the next run does the rest."""
     columns, schemas = " ".join(before).split(), topic(before, after)

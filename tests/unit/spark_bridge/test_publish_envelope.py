@@ -23,9 +23,11 @@ FEE = UserType("shop", "fee", ("amount", "what"), tuple(map(NativeType, ("decima
 def test_types_that_key_and_value_define_are_defined_once() -> None:
     """A decimal and a user type are in the key, in a column and in a collection."""
     key, value = table_schemas(
-        partition_key={"id": "decimal"}, clustering={"at": "frozen<fee>"},
-        regular={"fees": "list<frozen<fee>>", "price": "decimal", "name": "text"}, user_types={"fee": FEE},
-    )  # fmt: skip
+        partition_key={"id": "decimal"},
+        clustering={"at": "frozen<fee>"},
+        regular={"fees": "list<frozen<fee>>", "price": "decimal", "name": "text"},
+        user_types={"fee": FEE},
+    )
     version = SchemaVersion(version=0, key=cast("Mapping[str, object]", key), value=cast("Mapping[str, object]", value))
     schema = fastavro.parse_schema(cast("dict[str, object]", envelope_schema(version)))
     number, fee = {"bigint": b"\x05", "scale": 1}, {"amount": {"bigint": b"\x07", "scale": 0}, "what": None}

@@ -57,8 +57,11 @@ ORDERS: Sequence[tuple[str, Sequence[object]]] = (
     ),
     ("frozen<list<int>>", ([], [1], [1, 2], [2])),
     ("frozen<map<text, int>>", ({}, {"a": 1}, {"a": 1, "b": 0}, {"a": 2}, {"b": 0})),
-    ("frozen<tuple<int, text>>", ({"index_0": None, "index_1": "z"}, {"index_0": 1, "index_1": None}, {"index_0": 1, "index_1": "a"})),
-)  # fmt: skip
+    (
+        "frozen<tuple<int, text>>",
+        ({"index_0": None, "index_1": "z"}, {"index_0": 1, "index_1": None}, {"index_0": 1, "index_1": "a"}),
+    ),
+)
 
 
 class Table:

@@ -20,9 +20,18 @@ from spark_bridge.jobs.time_spans import TimeSpan, is_within, merged
 
 _NODE, _TABLE, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 _GAP = GapRecord(
-    node_id=_NODE, keyspace="shop", table="orders", table_id=_TABLE, first_segment_id=10, first_position=0,
-    last_segment_id=12, from_ms=100_000, to_ms=160_000, detected_ms=160_001, reason="gone",
-)  # fmt: skip
+    node_id=_NODE,
+    keyspace="shop",
+    table="orders",
+    table_id=_TABLE,
+    first_segment_id=10,
+    first_position=0,
+    last_segment_id=12,
+    from_ms=100_000,
+    to_ms=160_000,
+    detected_ms=160_001,
+    reason="gone",
+)
 
 
 def test_windows_of_a_table_are_merged_and_closed_gaps_have_none() -> None:

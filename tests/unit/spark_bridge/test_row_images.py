@@ -34,15 +34,32 @@ from tests.unit.spark_bridge.test_fold import (
 )
 
 IMAGE: Final = pa.struct(
-    [("a", pa.int32()), ("b", pa.string()), ("v", pa.int32()), ("s", pa.int32()), ("_cdc_writetime", pa.int64()),
-     ("_cdc_expires_at", pa.int64())]
-)  # fmt: skip
+    [
+        ("a", pa.int32()),
+        ("b", pa.string()),
+        ("v", pa.int32()),
+        ("s", pa.int32()),
+        ("_cdc_writetime", pa.int64()),
+        ("_cdc_expires_at", pa.int64()),
+    ]
+)
 SOURCE: Final = pa.struct([("position", pa.int64())])
 TYPES: Final = {
-    "owner": pa.string(), "kind": pa.string(), "id": pa.string(), "is_row": pa.bool_(), "clock_us": pa.int64(), "ledger": pa.int64(),
-    "entry": pa.int64(), "batch_index": pa.int32(), "cells": pa.string(), "statics": pa.string(), "changed_us": pa.int64(),
-    "bounds": TOLD.field("bounds").type, "image": IMAGE, "source": SOURCE,
-}  # fmt: skip
+    "owner": pa.string(),
+    "kind": pa.string(),
+    "id": pa.string(),
+    "is_row": pa.bool_(),
+    "clock_us": pa.int64(),
+    "ledger": pa.int64(),
+    "entry": pa.int64(),
+    "batch_index": pa.int32(),
+    "cells": pa.string(),
+    "statics": pa.string(),
+    "changed_us": pa.int64(),
+    "bounds": TOLD.field("bounds").type,
+    "image": IMAGE,
+    "source": SOURCE,
+}
 SAID: Final = pa.schema([(name, TYPES[name]) for name in IMAGE_COLUMNS])
 GONE_US: Final = 5_000
 RESULT_US: Final = 4_000
@@ -85,9 +102,17 @@ def shown_as(kind: SaidKind, state: State, owner: str, writetime: int) -> list[T
         cells, statics = texts(v, s, identity)
         image = {"a": None, "b": None, "v": v, "s": s, "_cdc_writetime": writetime, "_cdc_expires_at": None}
         found.append(
-            {"owner": owner, "kind": kind, "id": identity, "is_row": True, "cells": cells, "statics": statics, "image": image,
-             "changed_us": RESULT_US}
-        )  # fmt: skip
+            {
+                "owner": owner,
+                "kind": kind,
+                "id": identity,
+                "is_row": True,
+                "cells": cells,
+                "statics": statics,
+                "image": image,
+                "changed_us": RESULT_US,
+            }
+        )
     return found
 
 

@@ -16,14 +16,29 @@ from spark_bridge.jobs.row_keys import RowKeys, token_of
 
 # CQL bytes of each native type that is allowed in a key; `time` cannot be converted back.
 BYTES = [
-    ("ascii", "61"), ("bigint", "fffffffffffffffe"), ("blob", "cafe"), ("boolean", "01"), ("date", "80000001"),
-    ("date", "00000000"), ("date", "ffffffff"),  # Before year 1, and after 9999.
-    ("decimal", "00000002ff6a"), ("double", "3ff8000000000000"), ("float", "7fc00000"), ("inet", "7f000001"),
-    ("inet", "20010db8000000000000000000000001"), ("int", "fffffffe"), ("smallint", "fffe"), ("text", "c3a4"),
-    ("timestamp", "00000176bb3e707b"), ("timestamp", "4000000000000000"), ("timestamp", "ffffc77ced0327ff"),
-    ("timeuuid", "a5559b20e53e11f1a9d7973e92e688cb"), ("tinyint", "fe"), ("uuid", "00000001000041f08000000000000000"),
+    ("ascii", "61"),
+    ("bigint", "fffffffffffffffe"),
+    ("blob", "cafe"),
+    ("boolean", "01"),
+    ("date", "80000001"),
+    ("date", "00000000"),
+    ("date", "ffffffff"),  # Before year 1, and after 9999.
+    ("decimal", "00000002ff6a"),
+    ("double", "3ff8000000000000"),
+    ("float", "7fc00000"),
+    ("inet", "7f000001"),
+    ("inet", "20010db8000000000000000000000001"),
+    ("int", "fffffffe"),
+    ("smallint", "fffe"),
+    ("text", "c3a4"),
+    ("timestamp", "00000176bb3e707b"),
+    ("timestamp", "4000000000000000"),
+    ("timestamp", "ffffc77ced0327ff"),
+    ("timeuuid", "a5559b20e53e11f1a9d7973e92e688cb"),
+    ("tinyint", "fe"),
+    ("uuid", "00000001000041f08000000000000000"),
     ("varint", "00ff"),
-]  # fmt: skip
+]
 
 
 def table(partition_type: NativeType | UserType, *clustering: str) -> TableMetadata:

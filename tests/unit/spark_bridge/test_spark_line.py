@@ -11,13 +11,25 @@ from spark_bridge import session_builder, spark_line
 @pytest.mark.parametrize(
     ("line", "packages"),
     [
-        ("3.5", ["org.apache.spark:spark-avro_2.12:3.5.7", "io.delta:delta-spark_2.12:3.3.2",
-                 "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0",
-                 "io.streamnative.connectors:pulsar-spark-connector_2.12:3.1.1.4"]),
-        ("4.1", ["org.apache.spark:spark-avro_2.13:4.1.1", "io.delta:delta-spark_4.1_2.13:4.4.0",
-                 "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"]),
+        (
+            "3.5",
+            [
+                "org.apache.spark:spark-avro_2.12:3.5.7",
+                "io.delta:delta-spark_2.12:3.3.2",
+                "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0",
+                "io.streamnative.connectors:pulsar-spark-connector_2.12:3.1.1.4",
+            ],
+        ),
+        (
+            "4.1",
+            [
+                "org.apache.spark:spark-avro_2.13:4.1.1",
+                "io.delta:delta-spark_4.1_2.13:4.4.0",
+                "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_session_fetches_the_jars_of_its_line(
     line: str, packages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

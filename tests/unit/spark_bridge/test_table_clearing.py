@@ -61,9 +61,15 @@ def test_the_same_records_are_gone_as_in_the_oracle(
     if writetime_us is not None:
         properties["writetime"] = str(writetime_us)
     record = DataRecord(
-        key_bytes=b"", key={}, value={}, value_bytes=None if is_deletion else b"", properties=properties, published_ms=0,
-        partition=partition, position=position,
-    )  # fmt: skip
+        key_bytes=b"",
+        key={},
+        value={},
+        value_bytes=None if is_deletion else b"",
+        properties=properties,
+        published_ms=0,
+        partition=partition,
+        position=position,
+    )
     wanted = [folding._is_cleared(record, _of_oracle(each)) for each in clearings]
     mine = of_life(clearings, TableLife(table_id, generation))
     place = partition, (*position, -1), writetime_us
@@ -169,8 +175,13 @@ def _record(**given_fields: Any) -> bytes:
         **given_fields,
     }
     change = {
-        "keyspace": "shop", "table": "t", "time_ms": 1, "changes": ["table truncated"], "old": None, "new": None,
+        "keyspace": "shop",
+        "table": "t",
+        "time_ms": 1,
+        "changes": ["table truncated"],
+        "old": None,
+        "new": None,
         "clearing": clearing,
-    }  # fmt: skip
+    }
     record_writer(SCHEMA_CHANGE_SCHEMA)(cast("dict[str, AvroValue]", change))
     return json.dumps(change).encode()

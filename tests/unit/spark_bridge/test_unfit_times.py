@@ -21,9 +21,17 @@ _TYPES = {
 def test_a_timestamp_is_found_at_any_depth() -> None:
     """It is also found in a type that the schema only names, as it was defined before. Other time types always fit."""
     columns = {
-        "a": "timestamp", "b": "list<timestamp>", "c": "map<text, frozen<place>>", "d": "place",
-        "e": "tuple<int, set<timestamp>>", "f": "date", "g": "time", "h": "bigint", "i": "list<frozen<size>>", "j": "decimal",
-    }  # fmt: skip
+        "a": "timestamp",
+        "b": "list<timestamp>",
+        "c": "map<text, frozen<place>>",
+        "d": "place",
+        "e": "tuple<int, set<timestamp>>",
+        "f": "date",
+        "g": "time",
+        "h": "bigint",
+        "i": "list<frozen<size>>",
+        "j": "decimal",
+    }
     table = TableMetadata(
         keyspace="shop",
         name="t",

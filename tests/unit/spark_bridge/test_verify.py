@@ -108,9 +108,15 @@ def report(
     *, differences: tuple[Difference, ...] = (), unsettled: tuple[str, ...] = (), left_out: int = 0
 ) -> VerifyReport:
     return VerifyReport(
-        rows=9, ranges=2, differences=differences, unsettled=unsettled, left_out=left_out, repaired=0, unrepairable=(),
+        rows=9,
+        ranges=2,
+        differences=differences,
+        unsettled=unsettled,
+        left_out=left_out,
+        repaired=0,
+        unrepairable=(),
         seconds=1.5,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -88,16 +89,9 @@ def build_native() -> Path:
         work = Path(folder)
         sources = work / "native"
         shutil.copytree(NATIVE_SOURCES, sources, ignore=shutil.ignore_patterns("target"))
-        done = subprocess.run(
-            [_cargo(), "build", "--release", "--locked", "--target-dir", str(work / "target")],
-            cwd=sources,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "20", **os.environ, "PYO3_PYTHON": sys.executable},
-        )
+        command = [_cargo(), "build", "--release", "--locked", "--target-dir", str(work / "target")]
+        retries = {"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "20"}
+        done = _run(command, sources, {**retries, **os.environ, "PYO3_PYTHON": sys.executable})
         if done.returncode:
             raise DecoderBuildError(f"cargo: {_first_error(done.stdout)}")
         (library,) = (work / "target" / "release").glob(f"lib{NATIVE_MODULE}.[sd][oy]*")
@@ -105,6 +99,20 @@ def build_native() -> Path:
         shutil.copyfile(library, work / "out" / f"{NATIVE_MODULE}.abi3.so")
         _move(work / "out", target)
     return target
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler to its end. Its errors are in `stdout`, too."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
 
 
 def _first_error(said: str) -> str:
@@ -141,16 +149,9 @@ def _compile(work: Path, group: CompiledGroup) -> None:
         shutil.copytree(_ROOT / package, work / package, ignore=shutil.ignore_patterns("_compiled", "__pycache__"))
     files = [f"{name.replace('.', '/')}.py" for name in group.modules]
     (work / "setup.py").write_text(_SETUP.format(group=group.name, files=files))
-    done = subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"],
-        cwd=work,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": "", "MYPYPATH": "", "MYPY_CACHE_DIR": str(work / "cache")},
-    )
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"]
+    own = {"PYTHONPATH": "", "MYPYPATH": "", "MYPY_CACHE_DIR": str(work / "cache")}
+    done = _run(command, work, {**os.environ, **own})
     if done.returncode:
         last = "\n".join(done.stdout.splitlines()[-_SHOWN_LINES:])
         raise DecoderBuildError(f"{group.name} could not be compiled, and runs as plain Python:\n{last}")

@@ -130,21 +130,10 @@ class Line:
         name = _source_name(keyspace)
         self._on_progress(name, "starting")
         # Pulsar requires a destination, which is not used: each table has its own topic.
-        command = [
-            str(pulsar.pulsar_admin),
-            "sources",
-            "create",
-            "--archive",
-            str(self._archive),
-            "--name",
-            name,
-            "--destination-topic-name",
-            f"data-{keyspace}",
-            "--source-config",
-            json.dumps(config),
-        ]
+        destination = ["--destination-topic-name", f"data-{keyspace}"]
+        create = [str(pulsar.pulsar_admin), "sources", "create", "--archive", str(self._archive), "--name", name]
         done = subprocess.run(
-            command,
+            [*create, *destination, "--source-config", json.dumps(config)],
             env={**short_java("PULSAR_EXTRA_OPTS"), "JAVA_HOME": str(java_home())},
             capture_output=True,
             text=True,

@@ -46,40 +46,40 @@ _COMPLEX: Final = pa.struct([("column", pa.string()), ("writetime", pa.int64()),
 def _arrow_schema(form: Form) -> pa.Schema:
     data = pa.string() if form == "json" else pa.binary()
     clustering = data if form == "json" else pa.list_(data)
-    cell = pa.struct(
-        [
-            ("column", pa.string()),
-            ("path", data),
-            ("value", data),
-            ("writetime", pa.int64()),
-            ("ttl", pa.int64()),
-            ("local_deletion_time", pa.int64()),
-        ]
-    )
-    bounds = pa.struct(
-        [("start", clustering), ("start_inclusive", pa.bool_()), ("end", clustering), ("end_inclusive", pa.bool_())]
-    )
-    return pa.schema(
-        [
-            ("node", pa.string()),
-            ("segment", pa.string()),
-            ("segment_id", pa.int64()),
-            ("position", pa.int64()),
-            ("keyspace", pa.string()),
-            ("table", pa.string()),
-            ("table_id", pa.string()),
-            ("kind", pa.string()),
-            ("partition_key", data),
-            ("clustering", clustering),
-            ("writetime", pa.int64()),
-            ("marker", _MARKER),
-            ("deletion", _DELETION),
-            ("range", bounds),
-            ("complex_deletions", pa.list_(_COMPLEX)),
-            ("cells", pa.list_(cell)),
-            ("fault", pa.string()),
-        ]
-    )
+    cell = [
+        ("column", pa.string()),
+        ("path", data),
+        ("value", data),
+        ("writetime", pa.int64()),
+        ("ttl", pa.int64()),
+        ("local_deletion_time", pa.int64()),
+    ]
+    bounds = [
+        ("start", clustering),
+        ("start_inclusive", pa.bool_()),
+        ("end", clustering),
+        ("end_inclusive", pa.bool_()),
+    ]
+    change = [
+        ("node", pa.string()),
+        ("segment", pa.string()),
+        ("segment_id", pa.int64()),
+        ("position", pa.int64()),
+        ("keyspace", pa.string()),
+        ("table", pa.string()),
+        ("table_id", pa.string()),
+        ("kind", pa.string()),
+        ("partition_key", data),
+        ("clustering", clustering),
+        ("writetime", pa.int64()),
+        ("marker", _MARKER),
+        ("deletion", _DELETION),
+        ("range", pa.struct(bounds)),
+        ("complex_deletions", pa.list_(_COMPLEX)),
+        ("cells", pa.list_(pa.struct(cell))),
+        ("fault", pa.string()),
+    ]
+    return pa.schema(change)
 
 
 def spark_schema(form: Form) -> StructType:

@@ -119,14 +119,13 @@ def in_newest_schema(
     schema = StructType([each for each in rows.schema if each.name not in OWN])
     names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
-    return rows.select(
-        *[
-            conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
-            if each.name in names
-            else F.lit(None).cast(each.dataType).alias(each.name)
-            for each in wanted
-        ]
-    )
+    columns = [
+        conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
+        if each.name in names
+        else F.lit(None).cast(each.dataType).alias(each.name)
+        for each in wanted
+    ]
+    return rows.select(*columns)
 
 
 def whole(columns: Sequence[str]) -> Column:

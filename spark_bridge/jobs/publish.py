@@ -355,15 +355,14 @@ def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
     for name, until in names.gone(image.names).items():
         shown = F.when(F.col("epoch") > until, F.col("after").getField(name))
         there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
-    return there.withColumns(
-        {
-            "epoch": F.lit(epoch).cast("bigint"),
-            "log_epoch": F.col("epoch"),
-            "op": F.lit("insert"),
-            "before": F.lit(None).cast(log.schema["before"].dataType),
-            "is_there": F.lit(True),
-        }
-    )
+    of_insert = {
+        "epoch": F.lit(epoch).cast("bigint"),
+        "log_epoch": F.col("epoch"),
+        "op": F.lit("insert"),
+        "before": F.lit(None).cast(log.schema["before"].dataType),
+        "is_there": F.lit(True),
+    }
+    return there.withColumns(of_insert)
 
 
 def _epoch_of_first_rows(log: DataFrame) -> int | None:

@@ -150,20 +150,20 @@ class TableComparison:
     def _cassandra(self) -> DataFrame:
         version = F.lit(_CASSANDRA_VERSION).cast("bigint")
         statics = F.array(*map(F.lit, self._statics)).cast("array<string>")
-        rows = read_rows(self._spark, self._access, self._table, self._ranges, self._published).withColumns(
-            {
-                "key_version": version,
-                "value_version": version,
-                "place": F.lit("of Cassandra"),
-                "is_alive": F.col("has_row"),
-                "static_names": statics,
-                "gone_columns": F.array().cast("array<string>"),
-                "static_value": F.col("value"),
-                "static_version": version,
-                _PARTS: F.col("key_parts"),
-                _ROW_TIME: F.col("row_writetime_us"),
-            }
-        )
+        as_of_topic = {
+            "key_version": version,
+            "value_version": version,
+            "place": F.lit("of Cassandra"),
+            "is_alive": F.col("has_row"),
+            "static_names": statics,
+            "gone_columns": F.array().cast("array<string>"),
+            "static_value": F.col("value"),
+            "static_version": version,
+            _PARTS: F.col("key_parts"),
+            _ROW_TIME: F.col("row_writetime_us"),
+        }
+        found = read_rows(self._spark, self._access, self._table, self._ranges, self._published)
+        rows = found.withColumns(as_of_topic)
         mirrored = None if self._mirror is None else MirrorTables(self._spark, self._mirror).applied()
         zone = OWNER_TIME_ZONE if mirrored is None else mirrored.time_zone
         return self._side(with_owner(rows, self._schemas, F.col("place"), zone), "cassandra")

@@ -86,26 +86,10 @@ def deployed(
     admin = str(sandbox.pulsar.pulsar_admin)
     environment = {**os.environ, "JAVA_HOME": str(java_home())}
     node = sandbox.node if node is None else node
-    config = {
-        "contactPoints": node.address,
-        "port": node.native_port,
-        "loadBalancing.localDc": "datacenter1",
-        **options,
-    }
-    command = [
-        admin,
-        "sources",
-        "create",
-        "--archive",
-        str(archive),
-        "--name",
-        name,
-        "--destination-topic-name",
-        topic,
-        "--source-config",
-        json.dumps(config),
-        *more,
-    ]
+    address = {"contactPoints": node.address, "port": node.native_port, "loadBalancing.localDc": "datacenter1"}
+    config = {**address, **options}
+    create = [admin, "sources", "create", "--archive", str(archive), "--name", name, "--destination-topic-name", topic]
+    command = [*create, "--source-config", json.dumps(config), *more]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")

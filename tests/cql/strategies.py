@@ -8,30 +8,10 @@ from typing import Final
 from hypothesis import strategies as st
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
+from tests.cql.native_types import NATIVE_TYPES
 
-__all__ = ["NATIVE_TYPES", "cql_text", "cql_types", "declared", "literals", "user_types_of"]
+__all__ = ["cql_text", "cql_types", "declared", "literals", "user_types_of"]
 
-NATIVE_TYPES: Final = (
-    "ascii",
-    "bigint",
-    "blob",
-    "boolean",
-    "date",
-    "decimal",
-    "double",
-    "duration",
-    "float",
-    "inet",
-    "int",
-    "smallint",
-    "text",
-    "time",
-    "timestamp",
-    "timeuuid",
-    "tinyint",
-    "uuid",
-    "varint",
-)
 _names = itertools.count(1)
 _INTEGER_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 

@@ -75,24 +75,11 @@ def _encryption(key_store: Path) -> Json:
 
 def _make_key(key_store: Path, password: str) -> None:
     key_store.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        str(java_home() / "bin" / "keytool"),
-        "-genseckey",
-        "-alias",
-        _KEY_ALIAS,
-        "-keyalg",
-        "AES",
-        "-keysize",
-        "128",
-        "-storetype",
-        "JCEKS",
-        "-keystore",
-        str(key_store),
-        "-storepass:env",
-        "STORE_PASSWORD",
-        "-keypass:env",
-        "STORE_PASSWORD",
-    ]
+    keytool = str(java_home() / "bin" / "keytool")
+    key = ["-alias", _KEY_ALIAS, "-keyalg", "AES", "-keysize", "128"]
+    store = ["-storetype", "JCEKS", "-keystore", str(key_store)]
+    passwords = ["-storepass:env", "STORE_PASSWORD", "-keypass:env", "STORE_PASSWORD"]
+    command = [keytool, "-genseckey", *key, *store, *passwords]
     environment = {**os.environ, "STORE_PASSWORD": password}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -143,22 +143,21 @@ def _flat(chance: random.Random) -> str:
     number, pk = chance.randrange(10**6), chance.randrange(6)
     ck, other = sorted(f"c{chance.randrange(10)}" for _ in range(2))
     where = f"WHERE pk = {pk} AND ck = '{ck}'"
-    return chance.choice(
-        [
-            *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}')"] * 4,
-            *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}') {_ttl(chance)}"] * 3,
-            f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}')",
-            f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}') {_ttl(chance)}",
-            f"UPDATE {table} SET v = 'u{number}' {where}",
-            *[f"UPDATE {table} {_ttl(chance)} SET v = 'u{number}' {where}"] * 2,
-            f"UPDATE {table} {_ttl(chance)} SET n = {number} {where}",
-            f"DELETE n FROM {table} {where}",
-            f"DELETE FROM {table} {where}",
-            f"DELETE FROM {table} WHERE pk = {pk} AND ck >= '{ck}' AND ck < '{other}'",
-            f"DELETE FROM {table} WHERE pk = {pk} AND ck > '{other}'",
-            *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
-        ]
-    )
+    statements = [
+        *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}')"] * 4,
+        *[f"INSERT INTO {table} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'v{number}') {_ttl(chance)}"] * 3,
+        f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}')",
+        f"INSERT INTO {table} (pk, ck) VALUES ({pk}, '{ck}') {_ttl(chance)}",
+        f"UPDATE {table} SET v = 'u{number}' {where}",
+        *[f"UPDATE {table} {_ttl(chance)} SET v = 'u{number}' {where}"] * 2,
+        f"UPDATE {table} {_ttl(chance)} SET n = {number} {where}",
+        f"DELETE n FROM {table} {where}",
+        f"DELETE FROM {table} {where}",
+        f"DELETE FROM {table} WHERE pk = {pk} AND ck >= '{ck}' AND ck < '{other}'",
+        f"DELETE FROM {table} WHERE pk = {pk} AND ck > '{other}'",
+        *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
+    ]
+    return chance.choice(statements)
 
 
 def _cells(chance: random.Random) -> str:
@@ -167,24 +166,23 @@ def _cells(chance: random.Random) -> str:
     number, pk, ck = chance.randrange(10**6), chance.randrange(4), chance.randrange(6)
     where = f"WHERE pk = {pk} AND ck = {ck}"
     values = f"({pk}, {ck}, 'v{number}', {{'a', 't{number % 5}'}}, {{'k{number % 3}': {number}}})"
-    return chance.choice(
-        [
-            *[f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values}"] * 3,
-            f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} {_ttl(chance)}",
-            f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} USING TTL 0",
-            f"UPDATE {table} {_ttl(chance)} SET tags = tags + {{'t{number % 5}'}} {where}",
-            f"UPDATE {table} {_ttl(chance)} SET m['k{number % 3}'] = {number} {where}",
-            f"UPDATE {table} USING TTL 0 SET m['k{number % 3}'] = {number} {where}",
-            f"UPDATE {table} SET tags = tags - {{'t{number % 5}'}} {where}",
-            f"UPDATE {table} SET v = 'u{number}' {where}",
-            f"UPDATE {table} {_ttl(chance)} SET s = 's{number}' WHERE pk = {pk}",
-            f"UPDATE {table} SET n = {number} WHERE pk = {pk}",
-            f"DELETE m FROM {table} {where}",
-            f"DELETE s FROM {table} WHERE pk = {pk}",
-            f"DELETE FROM {table} {where}",
-            *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
-        ]
-    )
+    statements = [
+        *[f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values}"] * 3,
+        f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} {_ttl(chance)}",
+        f"INSERT INTO {table} (pk, ck, v, tags, m) VALUES {values} USING TTL 0",
+        f"UPDATE {table} {_ttl(chance)} SET tags = tags + {{'t{number % 5}'}} {where}",
+        f"UPDATE {table} {_ttl(chance)} SET m['k{number % 3}'] = {number} {where}",
+        f"UPDATE {table} USING TTL 0 SET m['k{number % 3}'] = {number} {where}",
+        f"UPDATE {table} SET tags = tags - {{'t{number % 5}'}} {where}",
+        f"UPDATE {table} SET v = 'u{number}' {where}",
+        f"UPDATE {table} {_ttl(chance)} SET s = 's{number}' WHERE pk = {pk}",
+        f"UPDATE {table} SET n = {number} WHERE pk = {pk}",
+        f"DELETE m FROM {table} {where}",
+        f"DELETE s FROM {table} WHERE pk = {pk}",
+        f"DELETE FROM {table} {where}",
+        *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 4 == 0 else []),
+    ]
+    return chance.choice(statements)
 
 
 _WRITERS: Final[tuple[Callable[[random.Random], str], ...]] = (_flat, _flat, _cells)

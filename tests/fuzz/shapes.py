@@ -40,6 +40,7 @@ from tests.agent.segment_writer import (
     entry_bytes,
     segment_bytes,
 )
+from tests.cql.native_types import NATIVE_TYPES
 
 __all__ = [
     "HELD_PAYLOAD",
@@ -70,30 +71,7 @@ _ENCRYPTION: Final = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "
 _CLAIMS: Final = (0, 1, -1, -(2**31), 2**31 - 1, 2**31 - 13, 64 * 1024, 16 * 1024)
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _KEY_TYPES: Final[tuple[CqlType, ...]] = (
-    *(
-        NativeType(name)
-        for name in (
-            "ascii",
-            "bigint",
-            "blob",
-            "boolean",
-            "date",
-            "decimal",
-            "double",
-            "duration",
-            "float",
-            "inet",
-            "int",
-            "smallint",
-            "text",
-            "time",
-            "timestamp",
-            "timeuuid",
-            "tinyint",
-            "uuid",
-            "varint",
-        )
-    ),
+    *map(NativeType, NATIVE_TYPES),
     ListType(_TEXT),
     SetType(_INT),
     MapType(_TEXT, ListType(_INT)),

@@ -53,19 +53,8 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     line = connector_line("pk int, ck text, v text, n bigint, PRIMARY KEY (pk, ck)")
     topic = data_topic_name(line.keyspace, "t")
     options = connector_options(cassandra_node, line.keyspace, "t") | _datastax_options(line.keyspace)
-    pulsar_admin(
-        sandbox.pulsar,
-        "sources",
-        "create",
-        "--archive",
-        str(connector_archive),
-        "--name",
-        by_admin,
-        "--destination-topic-name",
-        topic,
-        "--source-config",
-        json.dumps(options),
-    )
+    create = ["sources", "create", "--archive", str(connector_archive), "--destination-topic-name", topic]
+    pulsar_admin(sandbox.pulsar, *create, "--name", by_admin, "--source-config", json.dumps(options))
     insert = "INSERT INTO {t} (pk, ck, v, n) VALUES (1, 'a', 'x', 7) USING {ts}"
     line.writer.send(line.change(insert, int32(1), b"a", columns=("n", "v")))
     line.writer.send(line.change("DELETE FROM {t} USING {ts} WHERE pk = 2 AND ck = 'b'", int32(2), b"b"))
@@ -75,15 +64,8 @@ def test_deployed_by_pulsar_admin_a_java_consumer_reads_key_value_records(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     printed = [text for text in done.stdout.splitlines() if text.startswith("key ")]
     assert sorted(printed) == ["key {pk=1, ck=a} value {n=7, v=x}", "key {pk=2, ck=b} value null"], done.stderr
-    pulsar_admin(
-        sandbox.pulsar,
-        "sources",
-        "update",
-        "--name",
-        by_admin,
-        "--source-config",
-        json.dumps(options | {"columns": "n"}),
-    )
+    changed = json.dumps(options | {"columns": "n"})
+    pulsar_admin(sandbox.pulsar, "sources", "update", "--name", by_admin, "--source-config", changed)
     line.writer.send(line.change(insert.replace("7", "8"), int32(1), b"a", columns=("n", "v")))
     # The old instance may still have taken this event; the new one serves the events after it.
     while line.topic.next()[0].value != {"n": 8}:

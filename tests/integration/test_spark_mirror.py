@@ -61,27 +61,26 @@ def random_statements(table: str, seed: int) -> Iterator[str]:
         pk, a, b = chance.randrange(3), chance.randrange(4), chance.choice("xyz")
         where = f"WHERE pk = {pk} AND a = {a} AND b = '{b}'"
         other = chance.randrange(4)
-        yield chance.choice(
-            [
-                f"INSERT INTO {table} (pk, a, b, v, w) VALUES ({pk}, {a}, '{b}', {number}, 'row {number}')",
-                f"INSERT INTO {table} (pk, a, b) VALUES ({pk}, {a}, '{b}')",
-                f"INSERT INTO {table} (pk, a, b, v, s) VALUES ({pk}, {a}, '{b}', {number}, {number})",
-                f"UPDATE {table} SET w = '{number}', l = l + [{number}] {where}",
-                f"UPDATE {table} SET v = null {where}",
-                f"DELETE w, l FROM {table} {where}",
-                f"DELETE FROM {table} {where}",
-                f"UPDATE {table} SET s = {number}, t = 'static {number}' WHERE pk = {pk}",
-                f"DELETE s FROM {table} WHERE pk = {pk}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a = {a}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a > {max(a, 2)}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a >= {min(a, other)} AND a < {max(a, other)}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b > '{b}'",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b >= 'x' AND b <= '{b}'",
-                f"BEGIN BATCH DELETE FROM {table} WHERE pk = {pk} AND a = {a}; INSERT INTO {table} (pk, a, b, v)"
-                f" VALUES ({pk}, {other}, '{b}', {number}); APPLY BATCH",
-                *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 8 == 0 else []),
-            ]
-        )
+        statements = [
+            f"INSERT INTO {table} (pk, a, b, v, w) VALUES ({pk}, {a}, '{b}', {number}, 'row {number}')",
+            f"INSERT INTO {table} (pk, a, b) VALUES ({pk}, {a}, '{b}')",
+            f"INSERT INTO {table} (pk, a, b, v, s) VALUES ({pk}, {a}, '{b}', {number}, {number})",
+            f"UPDATE {table} SET w = '{number}', l = l + [{number}] {where}",
+            f"UPDATE {table} SET v = null {where}",
+            f"DELETE w, l FROM {table} {where}",
+            f"DELETE FROM {table} {where}",
+            f"UPDATE {table} SET s = {number}, t = 'static {number}' WHERE pk = {pk}",
+            f"DELETE s FROM {table} WHERE pk = {pk}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a = {a}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a > {max(a, 2)}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a >= {min(a, other)} AND a < {max(a, other)}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b > '{b}'",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b >= 'x' AND b <= '{b}'",
+            f"BEGIN BATCH DELETE FROM {table} WHERE pk = {pk} AND a = {a}; INSERT INTO {table} (pk, a, b, v)"
+            f" VALUES ({pk}, {other}, '{b}', {number}); APPLY BATCH",
+            *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 8 == 0 else []),
+        ]
+        yield chance.choice(statements)
 
 
 @pytest.mark.usefixtures("agent")

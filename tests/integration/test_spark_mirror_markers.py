@@ -37,23 +37,22 @@ _LATER_S = 86_400
 def random_record(chance: random.Random, number: int) -> Record:
     pk, a, b = chance.choice("pq"), chance.randrange(3), chance.choice("xy")
     made = row(pk, a, b, number, s=f"s{number}")
-    return chance.choice(
-        [
-            made,
-            row(pk, a, b, None),
-            Record(
-                key=made.key,
-                value=made.value,
-                properties={**made.properties, "expires_at": str(int(time.time()) + _LATER_S)},
-            ),
-            Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": "1000"}),
-            row_deletion(pk, a, b),
-            static_row(pk, s=f"static {number}", t=number),
-            partition_deletion(pk) if number % 3 == 0 else made,
-            range_deletion(pk, start={"a": a}),
-            range_deletion(pk, end={"a": a, "b": b}, end_inclusive=False),
-        ]
-    )
+    records = [
+        made,
+        row(pk, a, b, None),
+        Record(
+            key=made.key,
+            value=made.value,
+            properties={**made.properties, "expires_at": str(int(time.time()) + _LATER_S)},
+        ),
+        Record(key=made.key, value=made.value, properties={**made.properties, "expires_at": "1000"}),
+        row_deletion(pk, a, b),
+        static_row(pk, s=f"static {number}", t=number),
+        partition_deletion(pk) if number % 3 == 0 else made,
+        range_deletion(pk, start={"a": a}),
+        range_deletion(pk, end={"a": a, "b": b}, end_inclusive=False),
+    ]
+    return chance.choice(records)
 
 
 def test_a_static_column_that_is_added_is_in_every_row_of_a_mirror(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:

@@ -134,23 +134,9 @@ def following(topic: DataTopic, kept: Mirror, folder: Path) -> Iterator[tuple[su
     service, admin = (topic.options[name] for name in ("serviceUrl", "adminUrl"))
     where = ["--service-url", service, "--admin-url", admin, "--topic", topic.name]
     jars = [part for jar in line_jars(LINE) for part in ("--jars", str(jar))]
-    command = [
-        sys.executable,
-        "-m",
-        "cdc.main",
-        "spark",
-        "publish",
-        *where,
-        "--target",
-        str(kept.folder),
-        "--rows",
-        "--changes",
-        "--follow",
-        "0.5",
-        "--master",
-        "local[1]",
-        *jars,
-    ]
+    what = ["--target", str(kept.folder), "--rows", "--changes", "--follow", "0.5"]
+    publish = [sys.executable, "-m", "cdc.main", "spark", "publish"]
+    command = [*publish, *where, *what, "--master", "local[1]", *jars]
     folder.mkdir()
     files = folder / "output", folder / "errors"
     with files[0].open("wb") as output, files[1].open("wb") as errors:

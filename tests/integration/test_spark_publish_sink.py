@@ -38,18 +38,17 @@ def random_statements(chance: random.Random, count: int) -> Iterator[str]:
     for number in range(count):
         pk, ck, other = chance.randrange(4), f"c{chance.randrange(10)}", f"c{chance.randrange(10)}"
         where = f"WHERE pk = {pk} AND ck = '{ck}'"
-        yield chance.choice(
-            [
-                *[f"INSERT INTO {{t}} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'row {number}')"] * 8,
-                f"INSERT INTO {{t}} (pk, ck) VALUES ({pk}, '{ck}')",
-                f"UPDATE {{t}} SET v = 'it''s {number}' {where}",
-                f"DELETE n FROM {{t}} {where}",
-                f"DELETE FROM {{t}} {where}",
-                f"DELETE FROM {{t}} WHERE pk = {pk} AND ck >= '{min(ck, other)}' AND ck < '{max(ck, other)}'",
-                f"DELETE FROM {{t}} WHERE pk = {pk} AND ck > '{max(ck, 'c7')}'",
-                *([f"DELETE FROM {{t}} WHERE pk = {pk}"] if number % 8 == 0 else []),
-            ]
-        )
+        statements = [
+            *[f"INSERT INTO {{t}} (pk, ck, n, v) VALUES ({pk}, '{ck}', {number}, 'row {number}')"] * 8,
+            f"INSERT INTO {{t}} (pk, ck) VALUES ({pk}, '{ck}')",
+            f"UPDATE {{t}} SET v = 'it''s {number}' {where}",
+            f"DELETE n FROM {{t}} {where}",
+            f"DELETE FROM {{t}} {where}",
+            f"DELETE FROM {{t}} WHERE pk = {pk} AND ck >= '{min(ck, other)}' AND ck < '{max(ck, other)}'",
+            f"DELETE FROM {{t}} WHERE pk = {pk} AND ck > '{max(ck, 'c7')}'",
+            *([f"DELETE FROM {{t}} WHERE pk = {pk}"] if number % 8 == 0 else []),
+        ]
+        yield chance.choice(statements)
 
 
 class Line:

@@ -6,29 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["RandomTypes"]
+from tests.cql.native_types import NATIVE_TYPES
 
-_NATIVE: Final = (
-    "ascii",
-    "bigint",
-    "blob",
-    "boolean",
-    "date",
-    "decimal",
-    "double",
-    "duration",
-    "float",
-    "inet",
-    "int",
-    "smallint",
-    "text",
-    "time",
-    "timestamp",
-    "timeuuid",
-    "tinyint",
-    "uuid",
-    "varint",
-)
+__all__ = ["RandomTypes"]
 
 # duration has no order, so it cannot be a key or an element of a set.
 _UNORDERED: Final = {"duration"}
@@ -78,7 +58,7 @@ class RandomTypes:
 
     def native(self, *, ordered: bool = False) -> str:
         """A scalar type."""
-        return self.rng.choice([name for name in _NATIVE if not (ordered and name in _UNORDERED)])
+        return self.rng.choice([name for name in NATIVE_TYPES if not (ordered and name in _UNORDERED)])
 
     def _collection(self, inner: str) -> str:
         ordered = self.native(ordered=True)

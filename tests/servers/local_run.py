@@ -25,21 +25,9 @@ class LocalRun:
     def __init__(
         self, pulsar_admin: Path, service_url: str, archive: Path, topic: str, options: dict[str, object], log: Path
     ) -> None:
-        self._command = [
-            str(pulsar_admin),
-            "sources",
-            "localrun",
-            "--broker-service-url",
-            service_url,
-            "--archive",
-            str(archive),
-            "--name",
-            "local",
-            "--destination-topic-name",
-            topic,
-            "--source-config",
-            json.dumps(options),
-        ]
+        run = [str(pulsar_admin), "sources", "localrun", "--broker-service-url", service_url, "--archive", str(archive)]
+        source = ["--name", "local", "--destination-topic-name", topic, "--source-config", json.dumps(options)]
+        self._command = [*run, *source]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 

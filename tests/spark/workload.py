@@ -124,16 +124,15 @@ class Statements:
             f" {1_700_000_000_000 + number}, {_time_uuid(number)}, {number % 128}, {_uuid(number)}, {10**30 + number}"
         )
         later = f", later = 'later {number}'" if self.alterations else ""
-        return chance.choice(
-            [
-                f"INSERT INTO {table} (id, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r) VALUES ({key}, {every})",
-                f"INSERT INTO {table} (id, l, r) VALUES ({key}, 'row {number}', -{number})",
-                f"UPDATE {table} SET f = -{number}.5, h = {number}d{later} WHERE id = {key}",
-                f"UPDATE {table} SET l = null, n = null WHERE id = {key}",
-                f"DELETE a, b, c FROM {table} WHERE id = {key}",
-                f"DELETE FROM {table} WHERE id = {key}",
-            ]
-        )
+        statements = [
+            f"INSERT INTO {table} (id, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r) VALUES ({key}, {every})",
+            f"INSERT INTO {table} (id, l, r) VALUES ({key}, 'row {number}', -{number})",
+            f"UPDATE {table} SET f = -{number}.5, h = {number}d{later} WHERE id = {key}",
+            f"UPDATE {table} SET l = null, n = null WHERE id = {key}",
+            f"DELETE a, b, c FROM {table} WHERE id = {key}",
+            f"DELETE FROM {table} WHERE id = {key}",
+        ]
+        return chance.choice(statements)
 
     def _wide(self) -> str:
         chance, number, table = self._chance, self._number, f"{self._ks}.wide"
@@ -150,61 +149,58 @@ class Statements:
             if self.alterations
             else f"UPDATE {table} SET v = {number} {where}"
         )
-        return chance.choice(
-            [
-                f"INSERT INTO {table} (pk, a, b, v, {text}) VALUES ({pk}, {a}, '{b}', {number}, 'row {number}')",
-                f"INSERT INTO {table} (pk, a, b) VALUES ({pk}, {a}, '{b}')",
-                f"INSERT INTO {table} (pk, a, b, v, s) VALUES ({pk}, {a}, '{b}', {number}, {number})",
-                f"UPDATE {table} SET v = {number}, l = l + [{number}] {where}",
-                f"UPDATE {table} SET v = null {where}",
-                new,
-                f"DELETE v, l FROM {table} {where}",
-                f"DELETE FROM {table} {where}",
-                f"UPDATE {table} SET s = {number}, t = 'static {number}' WHERE pk = {pk}",
-                f"DELETE s FROM {table} WHERE pk = {pk}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a = {a}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a >= {min(a, other)} AND a < {max(a, other)}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b > '{b}'",
-                *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 6 == 0 else []),
-            ]
-        )
+        statements = [
+            f"INSERT INTO {table} (pk, a, b, v, {text}) VALUES ({pk}, {a}, '{b}', {number}, 'row {number}')",
+            f"INSERT INTO {table} (pk, a, b) VALUES ({pk}, {a}, '{b}')",
+            f"INSERT INTO {table} (pk, a, b, v, s) VALUES ({pk}, {a}, '{b}', {number}, {number})",
+            f"UPDATE {table} SET v = {number}, l = l + [{number}] {where}",
+            f"UPDATE {table} SET v = null {where}",
+            new,
+            f"DELETE v, l FROM {table} {where}",
+            f"DELETE FROM {table} {where}",
+            f"UPDATE {table} SET s = {number}, t = 'static {number}' WHERE pk = {pk}",
+            f"DELETE s FROM {table} WHERE pk = {pk}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a = {a}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a >= {min(a, other)} AND a < {max(a, other)}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND a = {a} AND b > '{b}'",
+            *([f"DELETE FROM {table} WHERE pk = {pk}"] if number % 6 == 0 else []),
+        ]
+        return chance.choice(statements)
 
     def _visits(self) -> str:
         chance, number, table = self._chance, self._number, f"{self._ks}.visits"
         city, day = chance.choice("ABC"), f"2026-11-{1 + chance.randrange(max(2, self._keys // 30)) % 28:02d}"
         partition = f"city = '{city}' AND day = '{day}'"
         at, other = sorted((chance.randrange(24), chance.randrange(24)))
-        return chance.choice(
-            [
-                f"INSERT INTO {table} (city, day, at, note, amount, who) VALUES ('{city}', '{day}', {_time_uuid(at * 1800)},"
-                f" 'visit {number}', {number}.75, {_uuid(number)})",
-                f"INSERT INTO {table} (city, day, at, amount) VALUES ('{city}', '{day}', {_time_uuid(other * 1800)}, {number})",
-                f"UPDATE {table} SET note = 'seen {number}' WHERE {partition} AND at = {_time_uuid(at * 1800)}",
-                f"UPDATE {table} SET total = {number} WHERE {partition}",
-                f"DELETE FROM {table} WHERE {partition} AND at = {_time_uuid(other * 1800)}",
-                f"DELETE FROM {table} WHERE {partition} AND at > {_time_uuid(at * 1800)} AND at <= {_time_uuid(other * 1800)}",
-                *([f"DELETE FROM {table} WHERE {partition}"] if number % 5 == 0 else []),
-            ]
-        )
+        statements = [
+            f"INSERT INTO {table} (city, day, at, note, amount, who) VALUES ('{city}', '{day}', {_time_uuid(at * 1800)},"
+            f" 'visit {number}', {number}.75, {_uuid(number)})",
+            f"INSERT INTO {table} (city, day, at, amount) VALUES ('{city}', '{day}', {_time_uuid(other * 1800)}, {number})",
+            f"UPDATE {table} SET note = 'seen {number}' WHERE {partition} AND at = {_time_uuid(at * 1800)}",
+            f"UPDATE {table} SET total = {number} WHERE {partition}",
+            f"DELETE FROM {table} WHERE {partition} AND at = {_time_uuid(other * 1800)}",
+            f"DELETE FROM {table} WHERE {partition} AND at > {_time_uuid(at * 1800)} AND at <= {_time_uuid(other * 1800)}",
+            *([f"DELETE FROM {table} WHERE {partition}"] if number % 5 == 0 else []),
+        ]
+        return chance.choice(statements)
 
     def _nested(self) -> str:
         chance, number, table = self._chance, self._number, f"{self._ks}.nested"
         key = _uuid(chance.randrange(self._keys))
         place = f"{{street: 'street {number}', number: {number}, fee: {number}.5}}"
         more = f"UPDATE {table} SET more = more + {{{number}}} WHERE id = {key}"
-        return chance.choice(
-            [
-                f"INSERT INTO {table} (id, tags, marks, attributes, home, places, pair, way, deep) VALUES ({key}, {{'a', 't{number}'}},"
-                f" [{number}, 2], {{'k{number}': 'v', 'z': 'ü'}}, {place}, [{place}, {{street: 'only'}}], ({number}, 'p'),"
-                f" [{number}, 0.5, -1], {{'m': {{1, {number}}}}})",
-                f"UPDATE {table} SET tags = tags + {{'t{number}'}}, marks = marks + [{number}] WHERE id = {key}",
-                f"UPDATE {table} SET tags = tags - {{'a'}}, attributes['k'] = 'v{number}' WHERE id = {key}",
-                f"UPDATE {table} SET pair = ({number}, null), home = null WHERE id = {key}",
-                more if self.alterations == len(ALTERATIONS) else f"DELETE attributes FROM {table} WHERE id = {key}",
-                f"DELETE marks, way FROM {table} WHERE id = {key}",
-                f"DELETE FROM {table} WHERE id = {key}",
-            ]
-        )
+        statements = [
+            f"INSERT INTO {table} (id, tags, marks, attributes, home, places, pair, way, deep) VALUES ({key}, {{'a', 't{number}'}},"
+            f" [{number}, 2], {{'k{number}': 'v', 'z': 'ü'}}, {place}, [{place}, {{street: 'only'}}], ({number}, 'p'),"
+            f" [{number}, 0.5, -1], {{'m': {{1, {number}}}}})",
+            f"UPDATE {table} SET tags = tags + {{'t{number}'}}, marks = marks + [{number}] WHERE id = {key}",
+            f"UPDATE {table} SET tags = tags - {{'a'}}, attributes['k'] = 'v{number}' WHERE id = {key}",
+            f"UPDATE {table} SET pair = ({number}, null), home = null WHERE id = {key}",
+            more if self.alterations == len(ALTERATIONS) else f"DELETE attributes FROM {table} WHERE id = {key}",
+            f"DELETE marks, way FROM {table} WHERE id = {key}",
+            f"DELETE FROM {table} WHERE id = {key}",
+        ]
+        return chance.choice(statements)
 
     def _keys_only(self) -> str:
         chance, table = self._chance, f"{self._ks}.keys"
@@ -214,16 +210,15 @@ class Statements:
             chance.choice(["true", "false"]),
         )
         insert = f"INSERT INTO {table} (pk, n, flag) VALUES ({pk}, {n}, {flag})"
-        return chance.choice(
-            [
-                insert,
-                insert,
-                insert,
-                f"DELETE FROM {table} WHERE pk = {pk} AND n = {n} AND flag = {flag}",
-                f"DELETE FROM {table} WHERE pk = {pk} AND n > {n}",
-                *([f"DELETE FROM {table} WHERE pk = {pk}"] if self._number % 4 == 0 else []),
-            ]
-        )
+        statements = [
+            insert,
+            insert,
+            insert,
+            f"DELETE FROM {table} WHERE pk = {pk} AND n = {n} AND flag = {flag}",
+            f"DELETE FROM {table} WHERE pk = {pk} AND n > {n}",
+            *([f"DELETE FROM {table} WHERE pk = {pk}"] if self._number % 4 == 0 else []),
+        ]
+        return chance.choice(statements)
 
 
 def run_statements(session: Session, statements: Iterator[str]) -> None:

@@ -15,33 +15,11 @@ from schemas.cql_type import CqlType, CustomType, ListType, NativeType, TupleTyp
 from schemas.cql_value import AvroValue, CqlValueError, split_partition_key, value_reader
 from schemas.row_record import events_key_schema, record_writer
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from tests.cql.native_types import NATIVE_TYPES
 
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _TYPES: list[CqlType] = [
-    *(
-        NativeType(name)
-        for name in (
-            "ascii",
-            "bigint",
-            "blob",
-            "boolean",
-            "date",
-            "decimal",
-            "double",
-            "duration",
-            "float",
-            "inet",
-            "int",
-            "smallint",
-            "text",
-            "time",
-            "timestamp",
-            "timeuuid",
-            "tinyint",
-            "uuid",
-            "varint",
-        )
-    ),
+    *map(NativeType, NATIVE_TYPES),
     ListType(_TEXT),
     TupleType((_INT, _TEXT)),
     UserType("ks", "a type", ("a b", "c"), (_INT, _TEXT)),

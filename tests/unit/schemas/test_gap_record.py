@@ -22,20 +22,10 @@ _GAP = GapRecord(
     detected_ms=1_795_000_060_001,
     reason="gone",
 )
-_BEFORE = bytes.fromhex(
-    "48"
-    + b"00000000-0000-0000-0000-000000000001".hex()
-    + "08"
-    + b"shop".hex()
-    + "0c"
-    + b"orders".hex()
-    + "48"
-    + b"00000000-0000-0000-0000-000000000002".hex()
-    + "d6e0beb6bf68c801dce0beb6bf68"
-    + "0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68"
-    + "08"
-    + b"gone".hex()
-    + "00"
+_BEFORE = (
+    b"\x4800000000-0000-0000-0000-000000000001\x08shop\x0corders\x4800000000-0000-0000-0000-000000000002"
+    + bytes.fromhex("d6e0beb6bf68c801dce0beb6bf68 0280f8b2e5bd68c0a1bae5bd68c2a1bae5bd68")
+    + b"\x08gone\x00"
 )
 """The same gap as written by agents of 0.1, without fields after `last_position`."""
 

@@ -33,36 +33,16 @@ from source_connector.compiled import COMPILED_MODULES, compiled_folder, row_pat
 from source_connector.data_format import DataFormat
 from source_connector.encoding.row_encoder import row_encoder
 from source_connector.events.events_reader import read_events
+from tests.cql.native_types import NATIVE_TYPES
 from tests.unit.source_connector.events import column, table
 
 _ROOT = Path(__file__).parents[3]
 _GOLDEN = _ROOT / "tests" / "golden" / "datastax" / "types-rows.json"
-_NATIVE = (
-    "ascii",
-    "bigint",
-    "blob",
-    "boolean",
-    "date",
-    "decimal",
-    "double",
-    "duration",
-    "float",
-    "inet",
-    "int",
-    "smallint",
-    "text",
-    "time",
-    "timestamp",
-    "timeuuid",
-    "tinyint",
-    "uuid",
-    "varint",
-)
 _TYPES = (
     "counter",
-    *_NATIVE,
-    *(f"list<{each}>" for each in _NATIVE),
-    *(f"frozen<set<{each}>>" for each in _NATIVE),
+    *NATIVE_TYPES,
+    *(f"list<{each}>" for each in NATIVE_TYPES),
+    *(f"frozen<set<{each}>>" for each in NATIVE_TYPES),
     "list<frozen<list<int>>>",
 )
 _TRIES = 150

@@ -19,6 +19,7 @@ from typing import Final, cast
 from uuid import UUID
 
 import fastavro
+from fastavro.types import Schema
 
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.json_value import AvroValue
@@ -93,10 +94,11 @@ def as_mutation_events(event: DataStaxEvent, projection: Projection) -> Mutation
             None if value is None else cql_bytes(column.type, value)
             for column, value in zip(columns, event.key.values(), strict=True)
         ]
-        partition = [cast("bytes", value) for value in values[: len(table.partition_key)]]
-        partition_key = joined_partition_key(partition)
-    except (UnwritableKeyError, TypeError) as error:
+    except UnwritableKeyError as error:
         raise MalformedEventsError(f"its key is none of {table.full_name} ({error})") from error
+    partition = [value for value in values[: len(table.partition_key)] if value is not None]
+    if len(partition) < len(table.partition_key):
+        raise MalformedEventsError(f"its key is none of {table.full_name} (a column of the partition key is null)")
     clustering = tuple(values[len(partition) :])
     kind = MutationKind.ROW
     if table.clustering_key and clustering[0] is None:
@@ -108,7 +110,7 @@ def as_mutation_events(event: DataStaxEvent, projection: Projection) -> Mutation
         ordinal=0,
         kind=kind,
         key=projection.event_key_of([*partition, *clustering]),
-        partition_key=partition_key,
+        partition_key=joined_partition_key(partition),
         clustering=clustering,
         digest=event.digest,
         writetime_us=event.writetime_us,
@@ -141,10 +143,10 @@ def _own_digest(key: bytes, properties: Mapping[str, str]) -> bytes:
     return hashlib.md5(text, usedforsecurity=False).digest()
 
 
-def _record(data: bytes, schema: object) -> dict[str, AvroValue]:
+def _record(data: bytes, schema: Schema) -> dict[str, AvroValue]:
     source = io.BytesIO(data)
-    parsed = cast("dict[str, object]", schema)
-    found = cast("dict[str, AvroValue]", fastavro.schemaless_reader(source, parsed, None))
+    # fastavro's stub says any Avro value: it cannot know the schema.
+    found = cast("dict[str, AvroValue]", fastavro.schemaless_reader(source, schema, None))
     if source.read(1):
         raise ValueError("bytes after the record")
     return found

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import fastavro
 import pulsar
@@ -313,13 +313,15 @@ class TopicReader(Stage):
         if known is None:
             text = self._registered(version)
             try:
-                known = cast("Mapping[str, object]", fastavro.parse_schema(json.loads(text)))
+                parsed = fastavro.parse_schema(json.loads(text))
+                if not isinstance(parsed, dict):
+                    raise TypeError("it is no record")
             except (*_SCHEMA_ERRORS, fastavro.schema.SchemaParseException) as error:
                 reason = f"{self.topic}: schema version {version} is no Avro schema ({error})"
                 raise MalformedEventsError(reason) from error
             if text == MUTATION_EVENTS_SCHEMA_TEXT.encode():
                 self._of_today.add(version)
-            self._schemas[version] = known
+            known = self._schemas[version] = parsed
         return known
 
     def _datastax_schema(self, version: int) -> DataStaxSchema:

@@ -91,6 +91,16 @@ def test_the_key_of_another_table_is_refused(of: TableMetadata) -> None:
         understood(0, of)
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_key_without_a_value_for_its_partition_is_refused(columns: int) -> None:
+    """A schema of another producer may allow null there; the message becomes a dead letter, and the others go on."""
+    keys = [column(name, ColumnKind.PARTITION_KEY, position=place) for place, name in enumerate("xy"[:columns])]
+    keyed = replace(SEM, partition_key=tuple(keys), clustering_key=())
+    event = replace(captured("statements-events.txt")[0], key={"x": None, "y": 1} if columns == 2 else {"x": None})
+    with pytest.raises(MalformedEventsError, match=r"none of ks2\.sem \(a column of the partition key is null\)"):
+        as_mutation_events(event, Projection(keyed))
+
+
 def test_keys_of_every_type_become_cql_bytes() -> None:
     """Both captured keys have all 19 columns."""
     one, two = captured("all-key-types-events.txt")

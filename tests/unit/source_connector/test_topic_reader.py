@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from schemas.mutation_event import encode_events
-from source_connector.events.events_message import STALE_AFTER_S, EventsMessage
+from source_connector.events.events_message import STALE_AFTER_S, EventsMessage, UnreadableMessage
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.events.reader_room import ReaderLimits
 from source_connector.events.takeovers import Takeovers
@@ -105,3 +105,16 @@ def test_a_message_that_comes_again_to_the_only_instance_is_not_checked(monkeypa
     message = case.taken()
     case.receive(1)
     assert (case.posted, message.overtaken_after) == ([], math.inf)
+
+
+@pytest.mark.parametrize("text", [b'"string"', b'["null","string"]'])
+def test_a_schema_that_is_no_record_makes_its_messages_unreadable(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    """Something else writes to the topic."""
+    case = Case(monkeypatch, is_shared=False)
+    case.reader._schemas.clear()
+    case.reader._of_today.clear()
+    monkeypatch.setattr(case.reader, "_registered", lambda version: text)
+    case.receive(1)
+    (message,) = case.posted
+    assert isinstance(message, UnreadableMessage)
+    assert message.reason == "events: schema version 3 is no Avro schema (it is no record)"

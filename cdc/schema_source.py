@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from change_agent.schema.schema_history import read_newest_tables
@@ -61,7 +61,7 @@ def load_schema(path: Path) -> dict[UUID, TableMetadata]:
     try:
         if "definitions" in decoded:
             return _newest_tables(ArchivedSchema.of_text(content))
-        return tables_of(cast(SystemSchema, decoded))
+        return tables_of(decoded)
     except (ArchivedSchemaError, SystemSchemaError) as error:
         raise ConfigError.of("--schema", f"{path}: {error}") from error
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 from schemas.errors import CdcError
@@ -169,7 +169,7 @@ def _definition(found: Mapping[str, object]) -> ArchivedDefinition:
         types_since_us=_integer(found["types_since_us"]),
         confirmed_ms=_integer(found["confirmed_ms"]),
         present=bool(found["present"]),
-        rows=cast("SystemSchema", rows),
+        rows=rows,
     )
 
 

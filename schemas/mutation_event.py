@@ -280,8 +280,8 @@ class _Message(TypedDict):
 
 
 _AVRO_ERRORS: Final = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
-_PARSED: Final = fastavro.parse_schema(cast("dict[str, object]", MUTATION_EVENTS_SCHEMA))
-_PARSED_WITH_CLEARING: Final = fastavro.parse_schema(cast("dict[str, object]", CLEARING_SCHEMA))
+_PARSED: Final = fastavro.parse_schema(MUTATION_EVENTS_SCHEMA)
+_PARSED_WITH_CLEARING: Final = fastavro.parse_schema(CLEARING_SCHEMA)
 
 
 def encode_events(events: MutationEvents) -> bytes:
@@ -330,6 +330,7 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
     try:
         writer = _PARSED if writer_schema is None else dict(writer_schema)
         stream = io.BytesIO(data)
+        # fastavro's stub says any Avro value: it cannot know the schema.
         message = cast("_Message", fastavro.schemaless_reader(stream, writer, _PARSED_WITH_CLEARING))
         if stream.read(1):
             raise ValueError("more bytes than its schema says")

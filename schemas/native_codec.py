@@ -30,6 +30,7 @@ __all__ = [
     "AvroValue",
     "JsonText",
     "NativeCodec",
+    "RecordSchema",
     "ValueReader",
     "bytes_json",
     "json_string",
@@ -38,7 +39,8 @@ __all__ = [
     "unsigned_vint",
 ]
 
-AvroSchema = str | dict[str, "AvroSchema | int | None"] | list["AvroSchema"]
+RecordSchema = dict[str, "AvroSchema | int | None"]
+AvroSchema = str | RecordSchema | list["AvroSchema"]
 AvroValue = None | bool | int | float | str | bytes | list["AvroValue"] | dict[str, "AvroValue"]
 ValueReader = Callable[[bytes], AvroValue]
 JsonText = Callable[[AvroValue], str]

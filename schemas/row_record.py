@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final
 
 import fastavro
 
@@ -26,11 +26,12 @@ from schemas.cql_type import (
     UserType,
     VectorType,
 )
-from schemas.native_codec import CODECS, AvroSchema, AvroValue
+from schemas.native_codec import CODECS, AvroSchema, AvroValue, RecordSchema
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 __all__ = [
     "AvroSchema",
+    "RecordSchema",
     "RecordWriter",
     "data_key_schema",
     "data_row_schema",
@@ -65,12 +66,12 @@ _RESERVED: Final = (
 )
 
 
-def data_key_schema(table: TableMetadata) -> AvroSchema:
+def data_key_schema(table: TableMetadata) -> RecordSchema:
     """Key of the data topic: partition key columns not nullable, clustering columns nullable with default null."""
     return _record(table, f"Table {table.full_name}", table.primary_key)
 
 
-def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
+def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> RecordSchema:
     """Value of the data topic: the given value columns (by default all).
 
     A table with only key columns repeats its key.
@@ -80,13 +81,13 @@ def data_value_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | 
     return _record(table, f"Table {table.full_name}", table.value_columns if columns is None else columns)
 
 
-def data_row_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> AvroSchema:
+def data_row_schema(table: TableMetadata, columns: Sequence[ColumnMetadata] | None = None) -> RecordSchema:
     """Value of the format `json`: the key's columns, then the given value columns (by default all)."""
     values = table.value_columns if columns is None else tuple(columns)
     return _record(table, f"Table {table.full_name}", table.primary_key + tuple(values))
 
 
-def events_key_schema(table: TableMetadata) -> AvroSchema:
+def events_key_schema(table: TableMetadata) -> RecordSchema:
     """Key inside an event: the same bytes as the data topic's key; clustering columns have no default."""
     doc = f"Primary key schema for table {table.full_name}"
     return _record(table, doc, table.primary_key, with_defaults=False)
@@ -97,12 +98,12 @@ def schema_text(schema: AvroSchema) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
-def record_writer(schema: AvroSchema) -> RecordWriter:
+def record_writer(schema: RecordSchema) -> RecordWriter:
     """A function that writes a record (column name -> Avro value) as Avro binary, without header.
 
     For a value that does not fit, it raises fastavro's errors (ValueError, TypeError, KeyError, OverflowError).
     """
-    bare = cast("dict[str, object]", _without_namespaces(schema))
+    bare = {name: _without_namespaces(each) for name, each in schema.items() if name != "namespace"}
     # The table's name is replaced: nothing refers to it, and fastavro would take a name like `string` for Avro's own
     # type.
     parsed = fastavro.parse_schema({**bare, "name": _ROOT})
@@ -126,8 +127,8 @@ def tuple_record_name(elements: Iterable[CqlType]) -> str:
 
 def _record(
     table: TableMetadata, doc: str, columns: Sequence[ColumnMetadata], *, with_defaults: bool = True
-) -> AvroSchema:
-    record: dict[str, AvroSchema | int | None] = {
+) -> RecordSchema:
+    record: RecordSchema = {
         "type": "record",
         "name": avro_name(table.name),
         "namespace": avro_name(table.keyspace),
@@ -138,7 +139,7 @@ def _record(
     for column, name in zip(columns, avro_names([column.name for column in columns]), strict=True):
         is_bare = column.kind is ColumnKind.PARTITION_KEY
         avro_type: AvroSchema = types.of(column.type) if is_bare else ["null", types.of(column.type)]
-        field: dict[str, AvroSchema | int | None] = {"name": name, "type": avro_type}
+        field: RecordSchema = {"name": name, "type": avro_type}
         if with_defaults and not is_bare:
             field["default"] = None
         fields.append(_with_cql_name(field, column.name))
@@ -146,7 +147,7 @@ def _record(
     return _with_cql_name(record, table.name)
 
 
-def _with_cql_name(named: dict[str, AvroSchema | int | None], cql_name: str) -> AvroSchema:
+def _with_cql_name(named: RecordSchema, cql_name: str) -> RecordSchema:
     """`named` with its CQL name, if that differs from its Avro name."""
     if named["name"] != cql_name:
         named[CQL_NAME] = cql_name

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Final, TypedDict
 from uuid import UUID
 
 from runtime.backoff import Backoff
@@ -320,7 +320,7 @@ def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | Non
 def _change(topic: str, data: bytes) -> SchemaChange | None:
     """The record in a message; None if it cannot be read."""
     try:
-        change = cast("SchemaChange", json.loads(data))
+        change: SchemaChange = json.loads(data)
         change["new"]
     except (ValueError, KeyError, TypeError):
         _log.warning(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,7 +36,6 @@ from spark_bridge.commitlog.sources import commit_log
 from spark_bridge.rows.avro_columns import Numbers
 from spark_bridge.rows.typed import RecordDecoder
 from spark_bridge.topics.options import option_texts
-from spark_bridge.topics.topic_schemas import AvroRecord
 
 if TYPE_CHECKING:
     # It imports the agent's decoder, which readers of topics do not need.
@@ -124,8 +123,8 @@ def as_of(
         reason = f"{table.table.full_name} has a column of this name; read the write times with latest_cells"
         raise ConfigError.of("writetimes", reason)
     rows = _folded(spark, parsed, table, rows_fold(table.table, moment_us), _ROWS)
-    key = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_key_schema(table.table)))], numbers)
-    value = RecordDecoder(table.table.full_name, [(_VERSION, _record(data_value_schema(table.table)))], numbers)
+    key = RecordDecoder(table.table.full_name, [(_VERSION, data_key_schema(table.table))], numbers)
+    value = RecordDecoder(table.table.full_name, [(_VERSION, data_value_schema(table.table))], numbers)
     version = F.lit(_VERSION)
     decoded = rows.select(
         key.decode(F.col("key"), version).alias("key"),
@@ -169,7 +168,7 @@ def _folded(
 
 def _keyed(cells: DataFrame, table: TableMetadata, numbers: Numbers) -> DataFrame:
     """The cells with the key's columns instead of its bytes; with one struct `key` if one of their names is taken."""
-    key = RecordDecoder(table.full_name, [(_VERSION, _record(data_key_schema(table)))], numbers)
+    key = RecordDecoder(table.full_name, [(_VERSION, data_key_schema(table))], numbers)
     others = [each for each in cells.columns if each != "key"]
     decoded = cells.select(key.decode(F.col("key"), F.lit(_VERSION)).alias("key"), *others)
     finished = decoded.select(key.finish(F.col("key")).alias("key"), *others)
@@ -287,10 +286,6 @@ def _batch(rows: Sequence[_Row], schema: pa.Schema) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _record(schema: object) -> AvroRecord:
-    return cast("AvroRecord", schema)
 
 
 def _refuse_counters(table: TableMetadata) -> None:

@@ -28,7 +28,7 @@ from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
+from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 
 __all__ = ["ID", "Differences", "TableComparison"]
 
@@ -86,9 +86,7 @@ class TableComparison:
         self._published = published
         shown = table if published is None else published.table
         topic = TopicSchemas.fetch(options)
-        own = SchemaVersion(
-            version=_CASSANDRA_VERSION, key=_record(data_key_schema(shown)), value=_record(data_value_schema(shown))
-        )
+        own = SchemaVersion(version=_CASSANDRA_VERSION, key=data_key_schema(shown), value=data_value_schema(shown))
         self._schemas = TopicSchemas(topic=topic.topic, versions=(own, *topic.versions))
         self._columns = table_columns(self._schemas)
         self._keys = avro_names([each.name for each in shown.primary_key])
@@ -215,11 +213,6 @@ class TableComparison:
 
 def _of_cassandra_only() -> dict[str, Column]:
     return {_PARTS: F.lit(None).cast("array<binary>"), _ROW_TIME: F.lit(None).cast("bigint")}
-
-
-def _record(schema: object) -> AvroRecord:
-    assert isinstance(schema, dict)
-    return schema
 
 
 def _column(name: str) -> Column:

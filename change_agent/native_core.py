@@ -141,4 +141,4 @@ class NativeCore(Protocol):
 
 def native_core() -> NativeCore | None:
     """The native core; None if it was not loaded."""
-    return cast("NativeCore | None", native_module())
+    return cast("NativeCore | None", native_module())  # mypy knows nothing of the attributes of a loaded module

@@ -19,8 +19,7 @@ from schemas.table_metadata import TableMetadata
 __all__ = ["EventKeys", "MutationEventBuilder", "TableEvent", "is_published"]
 
 _SYSTEM_KEYSPACES: Final = frozenset({"system", "system_auth", "system_distributed", "system_schema", "system_traces"})
-
-
+# Its stub returns a plain tuple, whatever the class.
 _new_tuple: Final = cast("Callable[[type[MutationEvent], tuple[object, ...]], MutationEvent]", tuple.__new__)
 # Long.MIN_VALUE, which Cassandra never stores as a time of a write.
 _NO_TIME: Final = -0x8000_0000_0000_0000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar, overload
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,6 +24,10 @@ __all__ = [
     "pin_session",
     "session_of_its_own",
 ]
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 FEW_RECORDS: Final = 100_000
 """A smaller micro-batch is work for one core, and Spark's preparations cost more than the work."""
@@ -150,7 +154,15 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         spark.createDataFrame([], "nothing int")  # PySpark makes the session that does this the active one
 
 
-def at_once(session: SparkSession, *steps: Callable[[], object]) -> list[object]:
+@overload
+def at_once(session: SparkSession, first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
+@overload
+def at_once(
+    session: SparkSession, first: Callable[[], A], second: Callable[[], B], third: Callable[[], C], /
+) -> tuple[A, B, C]: ...
+@overload
+def at_once(session: SparkSession, *steps: Callable[[], object]) -> tuple[object, ...]: ...
+def at_once(session: SparkSession, *steps: Callable[[], object]) -> tuple[object, ...]:
     """Run steps at once, because a small job mostly waits. Return their results, in order.
 
     When all have ended, the error of the first step that failed is raised.
@@ -165,4 +177,4 @@ def at_once(session: SparkSession, *steps: Callable[[], object]) -> list[object]
     with ThreadPoolExecutor(len(steps)) as pool:
         # Each step has a copy: Spark notes a session's settings in the properties, and removes them when a job ends.
         running = [pool.submit(run, step, given.clone()) for step in steps]
-        return [each.result() for each in running]
+        return tuple(each.result() for each in running)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -329,10 +329,15 @@ class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has 
     """Leaves rows as CQL bytes, from which their Avro form is made: the driver's values would lose precision."""
 
     def recv_results_rows(
-        self, f: object, protocol_version: int, user_type_map: object, result_metadata: object, policy: object
+        self,
+        f: object,
+        protocol_version: int,
+        user_type_map: object,
+        result_metadata: Sequence[tuple[object, ...]],
+        policy: object,
     ) -> None:
         self.recv_results_metadata(f, user_type_map)
-        columns = cast("Sequence[tuple[object, ...]]", self.column_metadata or result_metadata)
+        columns: Sequence[tuple[object, ...]] = self.column_metadata or result_metadata
         self.column_names = [each[2] for each in columns]
         self.column_types = [each[3] for each in columns]
         self.parsed_rows = [tuple(read_value(f) for _ in columns) for _ in range(read_int(f))]

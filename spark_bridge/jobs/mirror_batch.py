@@ -6,7 +6,7 @@ are written from the same list of changes, in this order. So after a failure in 
 A truncation is a separate epoch (spark_bridge.jobs.mirror_clearings). With a change log or a history, the records
 before it are a separate epoch, too, so that these tables have the rows that the truncation removed.
 
-It is one module above 500 lines because a failed micro-batch is repeated: the order of all its writes is read here.
+A failed micro-batch is repeated: the order of all its writes is read here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -262,9 +261,6 @@ class MirrorBatch:
                 lambda: self._kept_bytes(applied),
                 lambda: self._histories_without(applied.epoch + 1),
             )
-            assert isinstance(content, BatchContent)
-            assert isinstance(kept_bytes, int)
-            assert isinstance(histories, list)
             if not content.records:
                 return {"records": 0, **self.expire(batch)}
             if self._keeps_more:
@@ -360,8 +356,6 @@ class MirrorBatch:
             lambda: known_creations(applied, self._options, patience_s=patience_s),
             lambda: TopicSchemas.fetch(self._options, patience_s=patience_s),
         )
-        assert isinstance(creations, dict)
-        assert isinstance(schemas, TopicSchemas)
         if self._histories:
             refuse_own_columns(self._tables.history, table_columns(schemas))
         plan = EpochPlan(schemas, applied, content, is_new_table, table_bytes)
@@ -419,9 +413,9 @@ class MirrorBatch:
         if folded.here is None:
             # Checkpoints and not caches: Delta's MERGE would copy cached rows, once for each table.
             folded = folded._replace(judged=folded.judged.localCheckpoint())
-        rows = self._tables.rows
+        rows, session = self._tables.rows, folded.judged.sparkSession
         if folded.here is not None and not self._keeps_more and rows.read() is not None:
-            counts, run, _ = self._merge_and_keep(folded.judged, plan, lambda: touched.merge_here(folded))
+            counts, run = at_once(session, lambda: touched.merge_here(folded), self._keeping(folded.judged, plan))
             return counts, soonest_expiry(folded.here), run
         columns = [*table_columns(plan.schemas), *OWN]
         if self._keeps_more:
@@ -430,30 +424,26 @@ class MirrorBatch:
             on = None if told.ids is None else touched.merge_condition(folded, told.ids)
             sizes = {"is_large": plan.is_large, "in_ranges": plan.has_many_records}
             merge = partial(merge_rows, rows, told.merged, columns, on, **sizes)
-            _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, told.counts_and_soonest)
+            count = told.counts_and_soonest
         else:
             compared = touched.compared(folded).localCheckpoint()
             changed = compared.where("op <> 'same'")
             merge = partial(merge_rows, rows, changed, columns, None, is_large=plan.is_large)
-            _, run, (counted,) = self._merge_and_keep(folded.judged, plan, merge, lambda: counts_and_soonest(compared))
-        return *cast("tuple[Mapping[str, int], int | None]", counted), run
+            count = partial(counts_and_soonest, compared)
+        _, run, counted = at_once(session, merge, self._keeping(folded.judged, plan), count)
+        return *counted, run
 
     def _touched(self, plan: EpochPlan) -> TouchedRows:
         return TouchedRows(self._tables, self._options, plan, self._static_columns)
 
-    def _merge_and_keep(
-        self, judged: DataFrame, plan: EpochPlan, merge: Callable[[], Mapping[str, int]], *others: Callable[[], object]
-    ) -> tuple[Mapping[str, int], Run, list[object]]:
-        """Run the merge, the writing of the kept records, and `others` at once. Return their results."""
+    def _keeping(self, judged: DataFrame, plan: EpochPlan) -> Callable[[], Run]:
+        """The step that writes the kept records."""
         runs = plan.applied.runs
         assert runs is not None  # `begin` has called `take_over`
         number = runs[-1].number + 1 if runs else 0
         # Not only the time of publication: in a backlog that is old, markers would be forgotten as soon as they are read.
         seen_s = max(plan.content.newest_publish_s, int(time.time()))
-        counts, run, *found = at_once(
-            judged.sparkSession, merge, lambda: self._tables.kept.write(judged, number, seen_s), *others
-        )
-        return cast("Mapping[str, int]", counts), cast("Run", run), found
+        return lambda: self._tables.kept.write(judged, number, seen_s)
 
     def _histories_without(self, epoch: int) -> list[LakeTable]:
         return [each for each in self._histories if not (self._may_be_begun and has_epoch(each, epoch))]
@@ -470,7 +460,8 @@ class MirrorBatch:
         if known is not None and known <= applied.clock_s:
             rows = self._tables.rows.read()
             assert rows is not None
-            return cast("int | None", rows.agg(F.min(EXPIRES_AT)).collect()[0][0])
+            soonest: int | None = rows.agg(F.min(EXPIRES_AT)).collect()[0][0]
+            return soonest
         return min((each for each in (known, new) if each is not None), default=None)
 
     def _write_steps(self, changes: RowChanges, plan: EpochPlan) -> None:

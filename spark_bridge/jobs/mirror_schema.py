@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -16,6 +15,7 @@ from spark_bridge.jobs.lake_table import LakeTable, name_key_of
 from spark_bridge.jobs.mirror_rows import OWN, kept_columns
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.rows.avro_types import field_types
+from spark_bridge.rows.conformed import struct_type
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["follow_schema", "refuse_other_types"]
@@ -76,9 +76,9 @@ def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collectio
     if found is None or not gone_columns:
         return
     name_key = name_key_of(found.sparkSession)
-    there = {name_key(each.name): each.dataType for each in _image(found)}
+    there = {name_key(each.name): each.dataType for each in struct_type(found, "after")}
     for name in {name_key(each) for each in gone_columns} & there.keys():
-        for each in _image(steps):
+        for each in struct_type(steps, "after"):
             if name_key(each.name) == name and _is_other(there[name], each.dataType):
                 kinds = [kind.simpleString().upper() for kind in (there[name], each.dataType)]
                 raise ConfigError.of(
@@ -86,10 +86,6 @@ def refuse_other_types(log: LakeTable, steps: DataFrame, gone_columns: Collectio
                     f"the change log {log.path} has column {each.name} as {kinds[0]}, from before a column of this name was dropped"
                     f" or renamed, and the table has it as {kinds[1]} now: mirror the topic into a new target",
                 )
-
-
-def _image(changes: DataFrame) -> StructType:
-    return cast("StructType", changes.schema["after"].dataType)
 
 
 def _is_other(found: DataType, wanted: DataType) -> bool:

@@ -14,11 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import StructType
 
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
@@ -33,6 +32,7 @@ from spark_bridge.jobs.publish_records import ChangeRecords
 from spark_bridge.jobs.publish_sender import RecordSender, epoch_of, producer_name
 from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
 from spark_bridge.reading.readers import raw_batch
+from spark_bridge.rows.conformed import struct_type
 from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
 from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema, register_schema
@@ -351,8 +351,7 @@ def _state(log: DataFrame, epoch: int, names: LogColumns) -> DataFrame:
     newest = Window.partitionBy("_cdc_id").orderBy(F.col("epoch").desc(), F.col("step").desc())
     last = log.where(F.col("epoch") <= epoch).withColumn("at", F.row_number().over(newest))
     there = last.where("at = 1 AND after IS NOT NULL").drop("at")
-    image = cast("StructType", log.schema["after"].dataType)
-    for name, until in names.gone(image.names).items():
+    for name, until in names.gone(struct_type(log, "after").names).items():
         shown = F.when(F.col("epoch") > until, F.col("after").getField(name))
         there = there.withColumn("after", F.col("after").withField(quoted(name), shown))
     of_insert = {

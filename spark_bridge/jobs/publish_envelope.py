@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final
 
 from spark_bridge.rows.avro_encoding import field_types
+from spark_bridge.rows.avro_types import AvroType
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion
 
 __all__ = ["ORIGIN_FIELDS", "SOURCE_FIELDS", "envelope_schema"]
@@ -33,7 +34,7 @@ ORIGIN_FIELDS: Final[Mapping[str, str]] = {"node": "string", "segment": "long", 
 
 def envelope_schema(version: SchemaVersion) -> AvroRecord:
     """The schema of the records for this version of the data topic's schema."""
-    keyspace, table = (cast("str", version.value[each]) for each in ("namespace", "name"))
+    keyspace, table = version.value["namespace"], version.value["name"]
     namespace = f"{keyspace}.{table}"
     types = _Types(keyspace)
     columns = dict([*field_types(version.key), *field_types(version.value)])
@@ -73,25 +74,24 @@ class _Types:
         self._namespace = namespace
         self._defined: set[str] = set()
 
-    def nullable(self, avro_type: object) -> object:
+    def nullable(self, avro_type: AvroType) -> AvroType:
         inner = [each for each in avro_type if each != "null"] if isinstance(avro_type, list) else [avro_type]
         return ["null", *[self._once(each) for each in inner]]
 
-    def _once(self, avro_type: object) -> object:
+    def _once(self, avro_type: AvroType) -> AvroType:
         if isinstance(avro_type, list):
             return [self._once(each) for each in avro_type]
         if isinstance(avro_type, str):
             name = avro_type.rpartition(".")[2]
             return self._full(name) if name in self._defined else avro_type
-        found = dict(cast("Mapping[str, object]", avro_type))
+        found = dict(avro_type)
         if found.get("type") == "record":
-            name = cast("str", found["name"])
+            name = found["name"]
             if name in self._defined:
                 return self._full(name)
             self._defined.add(name)
             found["namespace"] = self._namespace
-            fields = cast("Sequence[Mapping[str, object]]", found["fields"])
-            found["fields"] = [{**each, "type": self._once(each["type"])} for each in fields]
+            found["fields"] = [{**each, "type": self._once(each["type"])} for each in found["fields"]]
         for part in ("items", "values"):
             if part in found:
                 found[part] = self._once(found[part])

@@ -10,7 +10,7 @@ op STRING            c, u, d or r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 from spark_bridge.jobs.log_columns import KeyField, LogColumns
 from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
 from spark_bridge.rows.avro_encoding import AvroEncoder
+from spark_bridge.rows.conformed import struct_type
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -159,5 +160,4 @@ def _op() -> Column:
 
 def _struct(changes: DataFrame, name: str) -> StructType:
     """The type of an image, without the columns that the mirror adds."""
-    image = cast("StructType", changes.schema[name].dataType)
-    return StructType([each for each in image if not each.name.startswith("_cdc_")])
+    return StructType([each for each in struct_type(changes, name) if not each.name.startswith("_cdc_")])

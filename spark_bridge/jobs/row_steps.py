@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,7 +75,7 @@ class RowChanges:
         """Counts of changed rows by `op`, and the time when the first row expires: see `mirror_rows`."""
         if isinstance(self.results, DataFrame):
             return counts_and_soonest(self.results)
-        soonest = cast("int | None", pc.min(self.results["expires_at"]).as_py())
+        soonest: int | None = pc.min(self.results["expires_at"]).as_py()
         return counts_of(Counter(self.results["op"].to_pylist())), soonest
 
 

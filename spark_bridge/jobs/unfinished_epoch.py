@@ -14,11 +14,11 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import StructType
 
 from spark_bridge.jobs.history_table import OWN_COLUMNS
 from spark_bridge.jobs.lake_table import LakeTable, name_key_of, quoted
 from spark_bridge.jobs.mirror_rows import ID, OWN
+from spark_bridge.rows.conformed import struct_type
 
 __all__ = ["Unfinished", "take_back"]
 
@@ -63,9 +63,8 @@ def _behind_changes(changes: LakeTable, epoch: int) -> DataFrame | None:
         return None
     newest = Window.partitionBy(ID).orderBy(F.col("step").desc())
     last = log.where(F.col("epoch") == epoch).withColumn("at", F.row_number().over(newest)).where("at = 1")
-    image = log.schema["after"].dataType
-    assert isinstance(image, StructType)
-    text = _text({each: F.col("after").getField(each) for each in image.names}, name_key_of(log.sparkSession))
+    fields = {each: F.col("after").getField(each) for each in struct_type(log, "after").names}
+    text = _text(fields, name_key_of(log.sparkSession))
     return last.select(ID, F.when(F.col("after").isNotNull(), text).alias("text"))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Final, cast
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
@@ -176,4 +176,5 @@ def _bytes_of(number: int) -> bytes:
 
 def _bytes_and_scale(text: str) -> tuple[bytes, int]:
     sign, digits, exponent = Decimal(text).as_tuple()
-    return _bytes_of(int(Decimal((sign, digits, 0)))), -cast("int", exponent)
+    assert isinstance(exponent, int)  # It is a letter in infinity and NaN, which no decimal column holds.
+    return _bytes_of(int(Decimal((sign, digits, 0)))), -exponent

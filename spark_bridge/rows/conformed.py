@@ -1,12 +1,19 @@
-"""A value of an earlier schema in the type of a later one. Fields that were added since are null, at any depth."""
+"""Structs, and a value of an earlier schema in the type of a later one: fields that were added since are null."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-__all__ = ["conformed"]
+__all__ = ["conformed", "struct_type"]
+
+
+def struct_type(rows: DataFrame, name: str) -> StructType:
+    """The type of a column that is a struct."""
+    found = rows.schema[name].dataType
+    assert isinstance(found, StructType)
+    return found
 
 
 def conformed(value: Column, found: DataType, wanted: DataType) -> Column:

@@ -25,6 +25,7 @@ def record_reader(schema: AvroType) -> RecordReader:
     Times are numbers, and uuids are texts: fastavro's own types cannot hold all values of Cassandra.
     """
     parsed = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
+    # fastavro's stub says any Avro value: it cannot know the schema.
     return lambda data: cast("dict[str, AvroValue]", fastavro.schemaless_reader(io.BytesIO(data), parsed, None))
 
 

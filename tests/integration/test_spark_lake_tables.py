@@ -427,7 +427,7 @@ def test_steps_beside_each_other_do_not_take_each_others_settings(spark: SparkSe
 
     context.setLocalProperty("cdc.test.job", "ours")
     try:
-        assert at_once(spark, write, read) == ["ours", None]
+        assert at_once(spark, write, read) == ("ours", None)
         assert context.getLocalProperty("cdc.test.setting") is None
     finally:
         context.setLocalProperty("cdc.test.job", None)

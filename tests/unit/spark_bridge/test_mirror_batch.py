@@ -25,14 +25,12 @@ _RECORD: Final[AvroRecord] = {"type": "record", "name": "r", "fields": []}
 _LATER_S: Final = int(time.time()) + 1_000_000
 
 
-def _in_turn(session: object, *steps: Callable[[], object]) -> list[object]:
-    return [each() for each in steps]
+def _in_turn(session: object, *steps: Callable[[], object]) -> tuple[object, ...]:
+    return tuple(each() for each in steps)
 
 
 @pytest.mark.parametrize("publish_s", [0, 1, _LATER_S], ids=["no records", "an old backlog", "a clock that is ahead"])
-def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
-    publish_s: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(publish_s: int) -> None:
     """If the publish time counted, a marker of an old backlog would be forgotten before the mirror reads the rows that
     it deletes."""
     seen = list[int]()
@@ -41,14 +39,13 @@ def test_a_marker_is_kept_from_the_time_when_the_mirror_has_read_it(
         seen.append(seen_s)
         return Run(number, "", 0)
 
-    monkeypatch.setattr(mirror_batch, "at_once", _in_turn)
     tables = SimpleNamespace(kept=SimpleNamespace(write=write))
     settings = mirror_batch.MirrorSettings(is_known=True)
     batch = MirrorBatch(cast("MirrorTables", tables), BridgeOptions.from_mapping(GIVEN), settings)
     content = replace(NO_CONTENT, newest_publish_s=publish_s)
     plan = EpochPlan(TopicSchemas(topic="t", versions=()), Applied(clock_s=2), content, False, 0)
     before_s = int(time.time())
-    batch._merge_and_keep(cast("DataFrame", SimpleNamespace(sparkSession=None)), plan, dict)
+    batch._keeping(cast("DataFrame", None), plan)()
     assert max(before_s, publish_s) <= seen[0] <= max(int(time.time()), publish_s)
 
 

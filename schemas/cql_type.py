@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemas.cql_identifier import quoted
 from schemas.errors import CdcError
 from schemas.native_codec import CODECS
 
@@ -117,7 +118,7 @@ class UserType:
     frozen: bool = False
 
     def __str__(self) -> str:
-        return _frozen(_quoted(self.name), self.frozen)
+        return _frozen(_type_name(self.name), self.frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,9 @@ def _frozen(text: str, is_frozen: bool) -> str:
     return f"frozen<{text}>" if is_frozen else text
 
 
-def _quoted(name: str) -> str:
+def _type_name(name: str) -> str:
     plain = name.isascii() and name.replace("_", "a").isalnum() and name == name.lower() and not name[:1].isdigit()
-    return name if plain else '"' + name.replace('"', '""') + '"'
+    return name if plain else quoted(name)
 
 
 class _Parser:

@@ -9,6 +9,7 @@ Serialized forms: o.a.c.serializers.* and the native protocol v5 specification, 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from schemas.avro_names import avro_names
@@ -25,9 +26,10 @@ from schemas.cql_type import (
     VectorType,
 )
 from schemas.errors import CdcError
+from schemas.json_value import json_text
 from schemas.native_codec import CODECS, AvroValue, ValueReader, minimal_varint, unsigned_vint
 
-__all__ = ["AvroValue", "CqlValueError", "minimal_varint", "split_partition_key", "value_reader"]
+__all__ = ["AvroValue", "CqlValueError", "json_reader", "minimal_varint", "split_partition_key", "value_reader"]
 
 
 class CqlValueError(CdcError):
@@ -53,6 +55,12 @@ def value_reader(cql_type: CqlType) -> ValueReader:
             raise CqlValueError(cql_type, f"{len(data)} bytes do not fit it ({error})") from error
 
     return checked
+
+
+def json_reader(cql_type: CqlType) -> Callable[[bytes], str]:
+    """A function that turns the CQL bytes of one value into its JSON text. The function raises CqlValueError."""
+    read, text = value_reader(cql_type), json_text(cql_type)
+    return lambda data: text(read(data))
 
 
 def split_partition_key(data: bytes, components: int) -> tuple[bytes, ...]:

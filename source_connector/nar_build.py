@@ -19,7 +19,6 @@ import fcntl
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Final
 
+from runtime.compiled_modules import abi
 from runtime.short_java import SHORT_RUN, short_java
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
@@ -112,7 +112,7 @@ def _fetched(out_dir: Path, scratch: Path) -> tuple[Path, Path]:
         _run("mvn", "-q", "-B", "-f", _JAVA / "pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
         jars.replace(class_path)
     stamp = wheels / "requirements.txt"
-    wanted = WHEELS_LOCK.read_text(encoding="utf-8") + _abi()
+    wanted = WHEELS_LOCK.read_text(encoding="utf-8") + abi()
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(wheels, ignore_errors=True)
         install_wheels(WHEELS_LOCK, wheels)
@@ -146,7 +146,7 @@ def _application(target: Path, wheels: Path) -> None:
     if row_path.is_dir():
         shutil.copytree(row_path, target / row_path.relative_to(_ROOT))
     shutil.copy(_PACKAGE / "nar_start.py", target / "__main__.py")
-    (target / "ABI").write_text(_abi() + "\n")
+    (target / "ABI").write_text(abi() + "\n")
     # Not checked against source times, because the times in an archive are not reliable.
     compiled = compileall.compile_dir(
         target, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH, stripdir=str(target), workers=1
@@ -159,10 +159,6 @@ def install_wheels(lock: Path, target: Path) -> None:
     """Install the wheels of a lock, and no other files, into a folder. Raises NarBuildError."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
     _run(*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--target", target, "-r", lock)
-
-
-def _abi() -> str:
-    return str(sysconfig.get_config_var("SOABI"))
 
 
 def _zip(tree: Path, archive: Path) -> None:

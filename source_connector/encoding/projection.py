@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.avro_names import avro_names
+from schemas.cql_identifier import quoted
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import CqlValueError, split_partition_key
 from schemas.hidden_columns import HiddenColumns, Hiding
@@ -21,7 +22,7 @@ from source_connector.data_format import DataFormat
 from source_connector.encoding.published_table import published_table
 from source_connector.encoding.row_encoder import RawValues, row_encoder
 from source_connector.encoding.row_sizes import RowSize
-from source_connector.encoding.selection import Selection, quoted
+from source_connector.encoding.selection import Selection
 from source_connector.errors import DeploymentError, RowConversionError
 from source_connector.host.record import DataSchema
 

@@ -15,8 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType
-from schemas.cql_value import AvroValue, value_reader
-from schemas.json_value import json_text
+from schemas.cql_value import AvroValue, json_reader, value_reader
 from schemas.row_record import (
     RecordWriter,
     data_key_schema,
@@ -124,12 +123,12 @@ class _JsonEncoder:
         if is_one_object:
             self.key_schema: str = ""
             self.value_schema: str = schema_text(data_row_schema(table, columns))
-            fields = _fields((*table.primary_key, *columns), _json_reader)
+            fields = _fields((*table.primary_key, *columns), json_reader)
             self._key_fields, value_fields = fields[: len(table.primary_key)], fields[len(table.primary_key) :]
         else:
             self.key_schema = schema_text(data_key_schema(table))
             self.value_schema = schema_text(data_value_schema(table, columns))
-            self._key_fields, value_fields = _fields(table.primary_key, _json_reader), _fields(columns, _json_reader)
+            self._key_fields, value_fields = _fields(table.primary_key, json_reader), _fields(columns, json_reader)
         self._value_fields = dict(zip((each.name for each in columns), value_fields, strict=True))
 
     def key(self, key_values: RawValues) -> bytes:
@@ -152,11 +151,6 @@ _Reader = TypeVar("_Reader")
 def _fields(columns: Sequence[ColumnMetadata], reader: Callable[[CqlType], _Reader]) -> list[tuple[str, _Reader]]:
     names = avro_names([column.name for column in columns])
     return [(name, reader(column.type)) for name, column in zip(names, columns, strict=True)]
-
-
-def _json_reader(cql_type: CqlType) -> Callable[[bytes], str]:
-    read, text = value_reader(cql_type), json_text(cql_type)
-    return lambda data: text(read(data))
 
 
 def _texts(fields: Sequence[tuple[str, Callable[[bytes], str]]], values: RawValues) -> list[str]:

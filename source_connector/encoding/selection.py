@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.cql_identifier import quoted
 from schemas.table_metadata import ColumnMetadata
 from source_connector.encoding.row_encoder import RawValues
 
-__all__ = ["Selection", "quoted"]
+__all__ = ["Selection"]
 
 _TIMEUUID_TIME: Final = struct.Struct(">IHH")
 _TICKS_PER_S: Final = 10_000_000
@@ -61,8 +62,3 @@ def _unix_s(timeuuid: bytes) -> int:
     low, middle, high = _TIMEUUID_TIME.unpack_from(timeuuid)
     ticks: int = (high & 0x0FFF) << 48 | middle << 32 | low
     return ticks // _TICKS_PER_S - _GREGORIAN_TO_UNIX_S
-
-
-def quoted(name: str) -> str:
-    """A CQL identifier, taken literally."""
-    return '"' + name.replace('"', '""') + '"'

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
+from schemas.cql_identifier import quoted
 from schemas.cql_type import NativeType
 from schemas.cql_value import split_partition_key
 from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection, RawValues
-from source_connector.encoding.selection import quoted
 from source_connector.rows.read_request import ReadRequest
 from source_connector.rows.task import Task
 

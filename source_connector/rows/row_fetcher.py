@@ -17,11 +17,11 @@ from cassandra.protocol import OverloadedErrorMessage, ServerError
 
 from clients.node_errors import node_errors
 from runtime.notices import Notices
+from schemas.cql_identifier import quoted
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection, RawValues
 from source_connector.encoding.row_sizes import BUDGET_BYTES
-from source_connector.encoding.selection import quoted
 from source_connector.errors import FetchError, UnexpectedError
 from source_connector.metrics import Metrics
 from source_connector.rows.cassandra_client import RowRead, reason_of

@@ -5,7 +5,6 @@ An empty value comes first. Cassandra source: o.a.c.db.marshal.*Type.compareCust
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -15,6 +14,7 @@ from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, Tu
 from schemas.cql_value import fixed_length
 from schemas.long_numbers import decimal_of
 from schemas.native_codec import unsigned_vint
+from spark_bridge.rows.range_scope import float_order
 
 __all__ = ["ClusteringOrder", "Order", "order_of", "sized_values", "vector_values"]
 
@@ -77,7 +77,7 @@ def _order(cql_type: CqlType) -> Order:
         case NativeType(name) if name in _INTEGERS:
             return lambda data: int.from_bytes(data, "big", signed=True)
         case NativeType(name) if name in _FLOATS:
-            return lambda data: _java_float_order(*_FLOATS[name].unpack(data))
+            return lambda data: float_order(*_FLOATS[name].unpack(data))
         case NativeType("decimal"):
             return _decimal
         case NativeType("uuid"):
@@ -108,12 +108,6 @@ def _fields_order(data: bytes, fields: Sequence[Order]) -> list[tuple[object, ..
     while found and found[-1] == (0,):
         found.pop()
     return found
-
-
-def _java_float_order(value: float) -> tuple[bool, float, float]:
-    """Sort key of a float: -0.0 before 0.0, NaN last."""
-    is_nan = math.isnan(value)
-    return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0
 
 
 def _decimal(data: bytes) -> Decimal:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, UserType
-from schemas.cql_value import AvroValue, split_partition_key, value_reader
+from schemas.cql_value import AvroValue, json_reader, split_partition_key, value_reader
 from schemas.json_value import json_string, json_text
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.commitlog.counters import counter_total
@@ -92,12 +92,7 @@ _ColumnText = tuple[str, Callable[[bytes], str]]
 
 
 def _texts(columns: Sequence[ColumnMetadata]) -> list[_ColumnText]:
-    return [(json_string(each.name), _text_of(each.type)) for each in columns]
-
-
-def _text_of(cql_type: CqlType) -> Callable[[bytes], str]:
-    read, text = value_reader(cql_type), json_text(cql_type)
-    return lambda data: text(read(data))
+    return [(json_string(each.name), json_reader(each.type)) for each in columns]
 
 
 def _object(columns: Sequence[_ColumnText], values: Sequence[bytes | None]) -> str:

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors, one_line
 from schemas.avro_names import avro_names
+from schemas.cql_identifier import quoted
 from schemas.cql_type import is_multi_cell
 from schemas.cql_value import AvroValue, CqlValueError, value_reader
 from schemas.errors import ConfigError
@@ -271,11 +272,11 @@ class RangeReader:
     def statement(self) -> str:
         """The CQL for one range, with bind markers for its start and end."""
         table = self._table
-        names = [_quoted(each.name) for each in (*table.primary_key, *self._values)]
-        names += [f"WRITETIME({_quoted(each)})" for each in self._timed]
-        token = f"token({', '.join(_quoted(each.name) for each in table.partition_key)})"
+        names = [quoted(each.name) for each in (*table.primary_key, *self._values)]
+        names += [f"WRITETIME({quoted(each)})" for each in self._timed]
+        token = f"token({', '.join(quoted(each.name) for each in table.partition_key)})"
         further = f" AND {self._where} ALLOW FILTERING" if self._where else ""
-        place = f"{_quoted(table.keyspace)}.{_quoted(table.name)}"
+        place = f"{quoted(table.keyspace)}.{quoted(table.name)}"
         return f"SELECT {', '.join(names)}, {token} FROM {place} WHERE {token} > ? AND {token} <= ?{further}"
 
     def _read_range(
@@ -367,10 +368,6 @@ def _batch(rows: Sequence[RawRow]) -> pa.RecordBatch:
 
 def _plain(row: dict[str, object]) -> dict[str, object]:
     return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _refusal(error: Exception) -> str:

@@ -174,7 +174,7 @@ def record_images(
         "_cdc_writetime": F.col("at.writetime"),
         "_cdc_expires_at": F.col("expires_at"),
     }
-    fields = [_field("k", name) if name in key.names else _field("v", name) for name in columns.names]
+    fields = [F.col("k" if name in key.names else "v").getField(name) for name in columns.names]
     image = F.struct(
         *[each.alias(name) for each, name in zip(fields, columns.names, strict=True)],
         *[own[name].alias(name) for name in columns.own],
@@ -219,7 +219,3 @@ def _images(rows: DataFrame, said: Mapping[str, Column]) -> DataFrame:
             for each in IMAGE_COLUMNS
         ]
     )
-
-
-def _field(struct: str, name: str) -> Column:
-    return F.col(struct).getField(name)

@@ -22,7 +22,7 @@ from spark_bridge.rows.record_reader import record_reader
 if TYPE_CHECKING:  # without PySpark this module can be imported, too
     from spark_bridge.topics.topic_schemas import AvroRecord
 
-__all__ = ["KeySchemas", "RangeScope"]
+__all__ = ["KeySchemas", "RangeScope", "float_order"]
 
 KeySchemas: TypeAlias = "Sequence[tuple[int, AvroRecord]]"
 """Schemas of a topic's keys by version."""
@@ -131,7 +131,7 @@ class _KeyReader:
             case {"logicalType": "cql_decimal"}:
                 return _decimal
             case {"type": "float" | "double"} | "float" | "double":
-                return _float_order
+                return float_order
             case {"type": "array", "items": items}:
                 element = self._comparable(items)
                 return lambda values: [element(each) for each in values]
@@ -164,7 +164,7 @@ def _uuid_order(text: str) -> tuple[str, str, bytes]:
     return version, text[15:18] + text[9:13] + text[:8], bytes(each ^ 0x80 for each in last)
 
 
-def _float_order(value: float) -> tuple[bool, float, float]:
+def float_order(value: float) -> tuple[bool, float, float]:
     """Sort key of a float or double, as in Java's Double.compare: -0.0 before 0.0, NaN last."""
     is_nan = math.isnan(value)
     return is_nan, 0.0 if is_nan else value, math.copysign(1.0, value) if value == 0 else 0.0

@@ -21,25 +21,19 @@ from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of
 from cdc.health.tables import events_tables
+from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.config import AgentConfig
-from change_agent.publishing.topic_policies import EVENTS
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
-from clients.topic_policies import Audience, PolicyQuestions, hazards_of
+from clients.topic_policies import Ask, Audience
 from schemas.cql_identifier import cql_identifier
 from schemas.errors import ConfigError
 from schemas.system_schema import unlogged_keyspaces
-from schemas.topics import RESEND_SUBSCRIPTION
 from source_connector.events.pulsar_access import new_client
-from source_connector.tables.data_topic_policies import trimming_of
 
 __all__ = ["agent_checks", "captured_tables", "doctor"]
 
-# Dead letters wait in their topic until somebody runs `cdc connector resend`.
-_LETTERS: Final = Audience(
-    messages="dead letters", subscription=f"the subscription {RESEND_SUBSCRIPTION}", reader="whoever sends them again"
-)
 _SETTINGS: Final = (
     "cdc_enabled",
     "cdc_block_writes",
@@ -280,38 +274,32 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
 
     audiences = dict.fromkeys(sorted(events.values()), EVENTS)
     with suppress(PulsarServiceError):  # reported by another section
-        audiences |= dict.fromkeys(asked_dead_letter_topics(config, service), _LETTERS)
+        audiences |= dict.fromkeys(asked_dead_letter_topics(config, service), LETTERS)
+
+    ask = asked_once(service)
 
     def look(topic: str) -> list[Finding]:
-        return list(_topic(service, topic, audiences.get(topic)))
+        return list(_topic(service, ask, topic, audiences.get(topic)))
 
     with ThreadPoolExecutor(8) as pool:
         return [finding for found in pool.map(look, dict.fromkeys([*audiences, *data])) for finding in found]
 
 
-def _topic(service: PulsarService, topic: str, audience: Audience | None) -> Iterator[Finding]:
-    """Check the policies of a topic.
-
-    `audience`: who reads the unread messages; None for a data topic, whose readers have no subscription.
-    """
+def _topic(service: PulsarService, ask: Ask, topic: str, audience: Audience | None) -> Iterator[Finding]:
+    """Check the policies of a topic. `ask` and `audience` are those of `policy_warnings`."""
     short = topic.rpartition("/")[2]
     try:
         if audience is not EVENTS:
             service.stats(topic)  # the topic is created with its first dead letter or record
         partitions = service.partitions(topic)
-        questions = PolicyQuestions(service.policy)
-        hazards = (
-            trimming_of(service.policy, topic, None) if audience is None else hazards_of(questions, topic, audience)
-        )
+        warnings = policy_warnings(ask, topic, audience)
     except NotThereError:
         return
     except PulsarServiceError as error:
         yield warning(short, f"its policies cannot be read: {error}", "grant the right to read them")
         return
-    for hazard in hazards:
-        text, _, remedy = hazard.partition("; fix it with ")
-        yield warning(short, text, remedy)
-    if not hazards:
+    yield from warnings
+    if not warnings:
         count = f"{partitions} partitions" if partitions else "no partitions"
         yield ok(short, f"{count}, no policy deletes unread messages")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, war
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView
+from cdc.health.topic_policies import asked_once, policy_warnings
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
@@ -75,32 +77,37 @@ def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str
 def tables(
     service: PulsarService, config: LineConfig, topics: Sequence[str], sources: Sequence[SourceView], now_s: float
 ) -> list[Finding]:
-    """One finding for each table. Raises PulsarServiceError."""
+    """One finding for each table, and warnings about policies of its data topics. Raises PulsarServiceError."""
     events = events_tables(topics, config.topic_prefix)
+    checks = _PolicyChecks(service)
 
-    def look(table: str) -> list[Finding]:
-        return list(_table(service, config, table, events[table], data_topics(table, sources), now_s))
+    def look(table: str) -> tuple[list[Finding], list[Finding]]:
+        data = _existing(service, data_topics(table, sources))
+        own = list(_table(service, config, table, events[table], data, now_s))
+        return own, list(checks.warnings(data))
 
     with ThreadPoolExecutor(8) as pool:
-        completeness = pool.submit(
+        asked_completeness = pool.submit(
             completeness_of,
             config,
             sorted(events),
             dead_letter_topics(config, (each.options for each in sources)),
         )
-        found = [finding for found in pool.map(look, sorted(events)) for finding in found]
-        return with_completeness(found, completeness.result())
+        looked = list(pool.map(look, sorted(events)))
+        completeness = asked_completeness.result()
+    found = [each for own, deletions in looked for each in [*with_completeness(own, completeness), *deletions]]
+    return [*found, *checks.unread()]
 
 
 def _table(
-    service: PulsarService, config: LineConfig, table: str, topic: str, data: Sequence[str], now_s: float
+    service: PulsarService, config: LineConfig, table: str, topic: str, data: Sequence[_DataTopic], now_s: float
 ) -> Iterator[Finding]:
     try:
         stats = service.stats(topic)
     except NotThereError:
         return
     waiting = Backlog.of(stats, config.events_subscription_name, now_s)
-    records = _records(service, data)
+    records = data[0].text if data else "no data topic"
     if waiting is None:
         text = f"its events topic has no subscription {config.events_subscription_name}: Pulsar deletes new events"
         remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
@@ -119,6 +126,58 @@ def _table(
         yield make(table, says, remedy, **facts)
     else:
         yield ok(table, says, **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _DataTopic:
+    """An existing data topic. `text`: its size, or why this is not known."""
+
+    name: str
+    text: str
+
+
+def _existing(service: PulsarService, topics: Sequence[str]) -> list[_DataTopic]:
+    """Those of these topics that exist, and those that the role may not look at. Raises PulsarServiceError."""
+    found = []
+    for topic in topics:
+        short = topic.rpartition("/")[2]
+        try:
+            text = f"{short} has {as_bytes(int(service.stats(topic)['storageSize']))}"
+        except NotThereError:
+            continue
+        except PulsarServiceError as error:
+            if not error.is_refusal:  # it may be of a tenant where the role has no rights
+                raise
+            text = f"the size of {short} is not known: {error}"
+        found.append(_DataTopic(topic, text))
+    return found
+
+
+class _PolicyChecks:
+    """Checks which policies delete records of data topics, and notes topics whose policies cannot be read."""
+
+    def __init__(self, service: PulsarService) -> None:
+        self._ask: Final = asked_once(service)
+        self._unread: Final[dict[str, PulsarServiceError]] = {}
+
+    def warnings(self, topics: Iterable[_DataTopic]) -> Iterator[Finding]:
+        """A warning for each policy that deletes records of one of these topics."""
+        for topic in topics:
+            try:
+                yield from policy_warnings(self._ask, topic.name, None)
+            except NotThereError:
+                continue  # deleted just now
+            except PulsarServiceError as error:
+                self._unread[topic.name] = error
+
+    def unread(self) -> list[Finding]:
+        """One warning for all topics whose policies could not be read."""
+        if not self._unread:
+            return []
+        [first, *others] = sorted(self._unread)
+        topics = first.rpartition("/")[2] + (f" and {len(others):,} other topics" if others else "")
+        text = f"it is not known whether Pulsar deletes records of {topics}: {self._unread[first]}"
+        return [warning("data topics", text, "grant the right to read the topics' policies (tenant admin)")]
 
 
 class Backlog:
@@ -152,21 +211,6 @@ class Backlog:
             return "nothing waits"
         age = f", the oldest for {as_duration(self.oldest_s)}" if self.oldest_s else ""
         return f"{self.messages:,} message{'s wait' if self.messages != 1 else ' waits'}{age}"
-
-
-def _records(service: PulsarService, topics: Sequence[str]) -> str:
-    """The size of the first of these topics that exists, as text."""
-    for topic in topics:
-        short = topic.rpartition("/")[2]
-        try:
-            return f"{short} has {as_bytes(int(service.stats(topic)['storageSize']))}"
-        except NotThereError:
-            continue
-        except PulsarServiceError as error:
-            if not error.is_refusal:  # it may be of a tenant where the role has no rights
-                raise
-            return f"the size of {short} is not known: {error}"
-    return "no data topic"
 
 
 def dead_letters(

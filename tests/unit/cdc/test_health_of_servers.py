@@ -22,7 +22,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
-from cdc.health.tables import gaps, tables
+from cdc.health.tables import _DataTopic, _PolicyChecks, gaps, tables
 from change_agent.schema.node_connection import NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
@@ -412,20 +412,72 @@ def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, o
         serving({**pages, namespace: page(0)}) as url,
         PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service,
     ):
-        [table] = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        table, deleted = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
         assert f"nothing waits; {short} has 3.0 KiB" in table.text
         events, found = _topics(service, config)
     assert (events.level, found.level, found.subject) == (Level.OK, Level.WARNING, short)
     assert found.text.startswith("the message TTL drops records")
+    assert deleted == found
+
+
+@pytest.mark.parametrize(("minutes", "megabytes", "said"), [(0, 0, 1), (0, 512, 1), (-1, -1, 0), (60, 512, 0)])
+def test_status_and_doctor_tell_of_a_data_topic_without_retention(minutes: int, megabytes: int, said: int) -> None:
+    """Pulsar deletes its records as soon as no subscription holds them. This used to be seen by the doctor alone."""
+    data = "public/default/data-shop.orders"
+    retention = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+    policies = {"messageTTL": page(0), "backlogQuotaMap": page({}), "retention": page(retention)}
+    pages = _line_of_orders({"tables": "shop.*"}, "unused", data, {"stats": page({"storageSize": 1}), **policies})
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        _, *deleted = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        found = [each for each in _topics(service, config) if each.level is not Level.OK]
+    assert deleted == found
+    assert [(each.level, each.subject) for each in deleted] == [(Level.WARNING, "data-shop.orders")] * said
+    for each in deleted:
+        assert each.text == "records that no subscription holds are deleted, because there is no retention"
+        assert each.remedy.endswith(f"set-retention persistent://{data} --time -1 --size -1`")
+
+
+_OTHER_POLICIES: Final = ("messageTTL", "backlogQuotaMap")
+
+
+def test_policies_of_data_topics_that_cannot_be_read_are_told_once() -> None:
+    """A role needs the right to it. What the topics share is asked once."""
+    names = [f"persistent://public/default/data-shop.t{number}" for number in range(3)]
+    expiration = "/admin/v2/namespaces/public/default/subscriptionExpirationTime"
+    topics = [f"/admin/v2/persistent/public/default/data-shop.t{number}" for number in range(3)]
+    pages = {
+        expiration: page(0),
+        **{f"{each}/{name}": page(0 if name == "messageTTL" else {}) for each in topics for name in _OTHER_POLICIES},
+        **{f"{each}/retention": page({"reason": "no right"}, 403) for each in topics},
+    }
+    asked: list[str] = []
+
+    class Counting(PulsarService):
+        def policy(self, topic: str, path: str) -> object:
+            asked.append(path)
+            return super().policy(topic, path)
+
+    with serving(pages) as url, Counting(_line(url)) as service:
+        checks = _PolicyChecks(service)
+        assert not list(checks.warnings(_DataTopic(name, "") for name in names))
+    [found] = checks.unread()
+    assert (found.level, found.subject) == (Level.WARNING, "data topics")
+    said = (
+        f"it is not known whether Pulsar deletes records of data-shop.t0 and 2 other topics: {url} answers 403 to GET "
+    )
+    assert found.text.startswith(said)
+    assert sum("subscriptionExpirationTime" in each for each in asked) == 1
 
 
 def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:
     """It may belong to another tenant, where only the source's role has rights."""
     options, topic, data = _SOURCES_WITH_OWN_TOPICS[1]
     refused = page({"reason": "no"}, 403)
-    pages = _line_of_orders(options, topic, data, {"stats": refused, "partitions": refused})
+    pages = _line_of_orders(options, topic, data, {"stats": refused, "partitions": refused, "messageTTL": refused})
     with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
-        [table] = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        table, policies = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+        assert (policies.level, policies.subject) == (Level.WARNING, "data topics")
+        assert policies.text.startswith("it is not known whether Pulsar deletes records of orders: ")
         assert "nothing waits; the size of orders is not known: " in table.text
         [events, found] = _topics(service, config)
     assert (events.level, found.level, found.remedy) == (Level.OK, Level.WARNING, "grant the right to read them")

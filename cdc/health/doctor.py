@@ -18,6 +18,7 @@ from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
+from cdc.health.nodes import agents, agents_section, cluster_of
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of
 from cdc.health.tables import events_tables
@@ -55,22 +56,31 @@ _SYSTEM: Final = re.compile(r"system(_.*)?|cdc_agent_rotation")
 
 def doctor(config: LineConfig) -> list[Section]:
     """All sections. Raises ConfigError."""
+    now_s = time.time()
     with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
         asked_cassandra = pool.submit(lambda: list(_cassandra(config)))
         asked_broker = pool.submit(lambda: list(_broker(config)))
+        asked_agents = pool.submit(agents, config, now_s)
+        asked_cluster = pool.submit(cluster_of, config)
         pulsar_findings = list(_pulsar(service))
-        if pulsar_findings[0].level is Level.FAILURE:
-            topics = workers = [warning("", "not checked", "see Pulsar above")]
-        else:
+        answers = pulsar_findings[0].level is not Level.FAILURE
+        if answers:
             topics = _topics(service, config) or [ok("", "there are none yet")]
             workers = list(_functions_worker(service, config))
-        agents = [finding for place in config.agents for finding in agent_machine(place)]
+        else:
+            topics = workers = [warning("", "not checked", "see Pulsar above")]
+        agent_findings, statuses = asked_agents.result()
+        cluster = asked_cluster.result()
+        nodes = cluster.finding(statuses, now_s)
+        others = [] if cluster.problem or nodes.level is Level.OK else [nodes]
+        machines = [finding for place in config.agents for finding in agent_machine(place)]
         return [
-            Section(title="Cassandra", findings=asked_cassandra.result()),
+            Section(title="Cassandra", findings=[*asked_cassandra.result(), *others]),
             Section(title="Pulsar", findings=[*pulsar_findings, *asked_broker.result()]),
             Section(title="topics", findings=topics),
             Section(title="functions worker", findings=workers),
-            Section(title="agents' machine", findings=agents or [ok("", "no agent of this machine is named")]),
+            agents_section(service if answers else None, config, cluster, agent_findings, statuses),
+            Section(title="agents' machine", findings=machines or [ok("", "no agent of this machine is named")]),
         ]
 
 

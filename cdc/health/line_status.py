@@ -11,15 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.health.agent_status import AgentStatus
 from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
-from cdc.health.nodes import agents, nodes_of, nodes_without_agent
+from cdc.health.nodes import agents, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import dead_letters, expiries, gaps, tables
-from change_agent.schema.node_connection import Node, NodeUnavailableError
 
 __all__ = ["line_status"]
 
@@ -40,18 +38,14 @@ def line_status(config: LineConfig) -> list[Section]:
     """All sections of the screen. This takes as long as the slowest part, at most about 20 s."""
     now_s = time.time()
     with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
-        asked_nodes = pool.submit(_nodes, config)
+        asked_cluster = pool.submit(cluster_of, config)
         asked_agents = pool.submit(agents, config, now_s)
         pulsar = _pulsar(service, config)
         agent_findings, statuses = asked_agents.result()
-        nodes, node_findings = asked_nodes.result()
+        cluster = asked_cluster.result()
         return [
-            Section(title="servers", findings=[*node_findings, _broker(config, pulsar)]),
-            Section(
-                title="agents",
-                findings=[*agent_findings, *_uncovered(service, config, pulsar, nodes, statuses)]
-                or [warning("", "none is known", "start cdc agent, or name it under agents in line.yaml")],
-            ),
+            Section(title="servers", findings=[cluster.finding(statuses, now_s), _broker(config, pulsar)]),
+            agents_section(None if pulsar.problem else service, config, cluster, agent_findings, statuses),
             Section(title="sources", findings=_sources(config, pulsar, now_s)),
             Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, now_s))),
             Section(
@@ -62,16 +56,6 @@ def line_status(config: LineConfig) -> list[Section]:
             *_expiries(service, config, pulsar, now_s),
             *_mirrors(service, config, now_s),
         ]
-
-
-def _nodes(config: LineConfig) -> tuple[list[Node], list[Finding]]:
-    try:
-        nodes = nodes_of(config)
-    except NodeUnavailableError as error:
-        remedy = "start it, or correct contactPoints, port and credentials in line.yaml"
-        return [], [failure("Cassandra", f"does not answer: {error}", remedy)]
-    versions = ", ".join(sorted({node.version for node in nodes}))
-    return nodes, [ok("Cassandra", f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}, {versions}")]
 
 
 def _pulsar(service: PulsarService, config: LineConfig) -> _Answer:
@@ -99,18 +83,6 @@ def _known(pulsar: _Answer, look: Callable[[], list[Finding]]) -> list[Finding]:
         return look()
     except PulsarServiceError as error:
         return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
-
-
-def _uncovered(
-    service: PulsarService,
-    config: LineConfig,
-    pulsar: _Answer,
-    nodes: Sequence[Node],
-    statuses: Sequence[AgentStatus],
-) -> list[Finding]:
-    if pulsar.problem is not None or not nodes:
-        return []
-    return _known(pulsar, lambda: list(nodes_without_agent(service, config, nodes, statuses)))
 
 
 def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:

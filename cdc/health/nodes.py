@@ -1,26 +1,98 @@
-"""The state of the agents, and Cassandra's nodes that have no agent."""
+"""The state of Cassandra's nodes and of their agents."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cdc.health.agent_status import AgentStatus, NoStatusError
-from cdc.health.findings import Finding, failure, warning
+from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents
-from cdc.health.pulsar_service import NotThereError, PulsarService
+from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from change_agent.configuration.config import AgentConfig
-from change_agent.schema.node_connection import Node, NodeConnection
+from change_agent.schema.node_connection import Node, NodeConnection, NodeUnavailableError
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 
-__all__ = ["agents", "nodes_of", "nodes_without_agent"]
+__all__ = ["Cluster", "agents", "agents_section", "cluster_of", "nodes_of"]
 
 _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
+_CONNECT_S: Final = 2.0
+_MOST_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The nodes of a cluster. `refused`: nodes where nothing listens; `silent`: nodes that this machine does not reach.
+
+    `problem`: why no node is known.
+    """
+
+    port: int
+    nodes: Sequence[Node] = ()
+    refused: Sequence[Node] = ()
+    silent: Sequence[Node] = ()
+    problem: str = ""
+
+    def finding(self, statuses: Sequence[AgentStatus], now_s: float) -> Finding:
+        """The state of the nodes. `statuses`: those of the agents, which may report that their node is down."""
+        if self.problem:
+            remedy = "start it, or correct contactPoints, port and credentials in line.yaml"
+            return failure("Cassandra", f"does not answer: {self.problem}", remedy)
+        parts = [f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}"]
+        if self.refused:
+            parts.append(
+                f"{len(self.refused)} of them down (nothing listens on port {self.port}): {_addresses(self.refused)}"
+            )
+        if self.silent:
+            parts.append(f"{len(self.silent)} of them not reached from here: {_addresses(self.silent)}")
+        text = ", ".join([*parts, *sorted({node.version for node in self.nodes})])
+        reported = {each.node_id for each in statuses if each.is_current(now_s) and each.content["cassandra_problem"]}
+        if any(str(node.host_id) not in reported for node in self.refused):
+            return failure("Cassandra", text, "start Cassandra there, or see its log")
+        if self.refused:
+            return warning("Cassandra", text, "see the agents of these nodes below")
+        if self.silent:
+            remedy = "`nodetool status` says whether they are up; this machine may not be allowed to connect to them"
+            return warning("Cassandra", text, remedy)
+        return ok("Cassandra", text)
+
+
+def _addresses(nodes: Sequence[Node]) -> str:
+    shown = ", ".join(each.address for each in nodes[:_MOST_SHOWN])
+    return f"{shown} and {len(nodes) - _MOST_SHOWN} more" if len(nodes) > _MOST_SHOWN else shown
+
+
+def cluster_of(config: LineConfig) -> Cluster:
+    """The nodes of the cluster, and those of them that take no connection."""
+    try:
+        nodes = nodes_of(config)
+    except NodeUnavailableError as error:
+        return Cluster(port=config.port, problem=str(error))
+    others = nodes[1:]  # the first one has answered
+    with ThreadPoolExecutor(16) as pool:
+        errors = list(pool.map(lambda node: _connect_error(node.address, config.port), others))
+    missing = [(node, error) for node, error in zip(others, errors, strict=True) if error is not None]
+    return Cluster(
+        port=config.port,
+        nodes=nodes,
+        refused=[node for node, error in missing if isinstance(error, ConnectionRefusedError)],
+        silent=[node for node, error in missing if not isinstance(error, ConnectionRefusedError)],
+    )
+
+
+def _connect_error(address: str, port: int) -> OSError | None:
+    try:
+        socket.create_connection((address, port), timeout=_CONNECT_S).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentStatus]]:
@@ -74,10 +146,31 @@ def nodes_of(config: LineConfig) -> list[Node]:
         connection.close()
 
 
-def nodes_without_agent(
+def agents_section(
+    service: PulsarService | None,
+    config: LineConfig,
+    cluster: Cluster,
+    found: Sequence[Finding],
+    statuses: Sequence[AgentStatus],
+) -> Section:
+    """The agents: those that were `found`, and each node whose changes nobody publishes.
+
+    `service` is None while Pulsar does not answer: it is then not known whether a node without a status has an agent.
+    """
+    findings = list(found)
+    if service is not None:
+        try:
+            findings += _uncovered(service, config, cluster.nodes, statuses)
+        except PulsarServiceError as error:
+            findings.append(failure("", str(error), "cdc doctor checks Pulsar's rights and state"))
+    none = warning("", "none is known", "start cdc agent, or name it under agents in line.yaml")
+    return Section(title="agents", findings=findings or [none])
+
+
+def _uncovered(
     service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus]
 ) -> Iterator[Finding]:
-    """A finding for each node whose changes nobody publishes. Raises PulsarServiceError.
+    """A finding for each node without an agent. Raises PulsarServiceError.
 
     No status is of an agent of this node, and the broker has no producer on the topic of its agent.
     """

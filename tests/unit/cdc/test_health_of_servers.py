@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,14 +18,16 @@ from cassandra import OperationTimedOut, Unauthorized
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics, dead_letter_topics
-from cdc.health.doctor import _cassandra, _clock, _functions_worker, _pulsar, _topics
+from cdc.health.doctor import _cassandra, _clock, _functions_worker, _pulsar, _topics, doctor
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
+from cdc.health.line_status import line_status
 from cdc.health.mirrors import mirror_finding
+from cdc.health.nodes import Cluster, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import _DataTopic, _PolicyChecks, gaps, tables
-from change_agent.schema.node_connection import NodeConnection
+from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from tests.servers.pages import Page, page, serving
@@ -166,6 +170,78 @@ def test_a_clock_is_behind_or_ahead(apart_s: float, said: str) -> None:
     """The argument is the time of this machine minus that of the server."""
     found = _clock("node", apart_s)
     assert (found.level, f"{said} of this machine" in found.text) == (Level.WARNING, True)
+
+
+class _Ring(_Node):
+    """The session of a node at 127.0.0.1 that knows two others."""
+
+    def execute(self, query: str, timeout: float) -> Sequence[Mapping[str, Any]]:
+        shared = {"release_version": "5.0.9", "data_center": "dc1"}
+        rows = [{**shared, "host_id": UUID(int=number), "rpc_address": f"127.0.0.{number}"} for number in (1, 2, 3)]
+        if "rpc_address FROM system." in query:
+            return rows[:1] if "FROM system.local" in query else rows[1:]
+        return super().execute(query, timeout)
+
+
+@contextmanager
+def _ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[LineConfig]:
+    """A line whose nodes 1 and 3 listen, and whose node 2 does not."""
+    monkeypatch.setattr(NodeConnection, "_connected", lambda self: _Ring(Unauthorized("no")))
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with socket.create_server(("127.0.0.3", port)):
+            yield LineConfig.from_mapping({"contactPoints": "127.0.0.1", "port": port})
+
+
+def test_a_node_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is still in the list of the other nodes. It is a failure unless its agent reports it."""
+    with _ring(monkeypatch) as line:
+        cluster = cluster_of(line)
+    found = cluster.finding([], 0.0)
+    text = f"3 nodes, 1 of them down (nothing listens on port {line.port}): 127.0.0.2, 5.0.9"
+    assert (found.level, found.text) == (Level.FAILURE, text)
+    assert found.remedy == "start Cassandra there, or see its log"
+    content = {**_recorded("agent-status"), "node_id": str(UUID(int=2)), "cassandra_problem": "refused"}
+    told = cluster.finding([AgentStatus("http://agent", content)], _WRITTEN_S + 1)
+    assert (told.level, told.text) == (Level.WARNING, text)
+    assert cluster.finding([AgentStatus("http://agent", content)], _WRITTEN_S + 60).level is Level.FAILURE
+
+
+def test_a_node_that_this_machine_does_not_reach_may_be_up() -> None:
+    """A firewall or a container may be in between."""
+    nodes = [Node(host_id=UUID(int=n), address=f"10.0.0.{n}", version="5.0.9", data_center="dc1") for n in range(1, 8)]
+    found = Cluster(port=9042, nodes=nodes, silent=nodes[1:]).finding([], 0.0)
+    shown = "10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5, 10.0.0.6 and 1 more"
+    assert (found.level, found.text) == (Level.WARNING, f"7 nodes, 6 of them not reached from here: {shown}, 5.0.9")
+    assert Cluster(port=9042, nodes=nodes[:1]).finding([], 0.0) == ok("Cassandra", "1 node, 5.0.9")
+
+
+def test_the_doctor_tells_of_nodes_and_agents_as_the_status_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It used to pass an agent that had ended, and a node that never had one."""
+    (tmp_path / "status.json").write_text(json.dumps({**_recorded("agent-status"), "node_id": str(UUID(int=1))}))
+    pages = {
+        **_WORKER,
+        "/admin/v2/brokers/version": Page(b"4.0.10"),
+        _TOPICS: page([]),
+        f"{_TOPICS}/partitioned": page([]),
+    }
+    with _ring(monkeypatch) as ring, serving(pages) as url:
+        line = ring.model_copy(update={"pulsar_admin_url": url, "agents": (str(tmp_path),)})
+        told = {each.title: each.findings for each in line_status(line)}
+        checked = {each.title: each.findings for each in doctor(line)}
+    assert [_without_times(each) for each in checked["agents"]] == [_without_times(each) for each in told["agents"]]
+    assert told["servers"][0] in checked["Cassandra"]
+    ended, second, third = checked["agents"]
+    assert (ended.level, "does not run; process " in ended.text) == (Level.FAILURE, True)
+    for number, node in ((2, second), (3, third)):
+        assert (node.level, node.subject) == (Level.FAILURE, f"node 127.0.0.{number}")
+        assert node.text == f"no agent publishes the changes of this node (host id {UUID(int=number)})"
+
+
+def _without_times(found: Finding) -> tuple[Level, str, str]:
+    return found.level, found.subject, found.text.partition("wrote its last status")[0]
 
 
 def test_a_node_that_stops_answering_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

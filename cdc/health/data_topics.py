@@ -10,7 +10,7 @@ from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.table_selection import TableSelection, is_table_name, is_template
 
-__all__ = ["data_topics"]
+__all__ = ["data_topics", "serves"]
 
 _DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
 
@@ -24,6 +24,12 @@ def data_topics(table: str, sources: Sequence[SourceView]) -> tuple[str, ...]:
     own_first = sorted(sources, key=lambda each: bool(each.options.get("tables")))
     found = [topic for each in own_first for topic in _of_source(each, keyspace, name)]
     return tuple(dict.fromkeys([*found, full_topic_name(_DEFAULT.format(keyspace=keyspace, table=name))]))
+
+
+def serves(source: SourceView, table: str) -> bool:
+    """Return True if the source publishes the records of `keyspace.table`."""
+    keyspace, _, name = table.partition(".")
+    return any(True for _ in _of_source(source, keyspace, name))
 
 
 def _of_source(source: SourceView, keyspace: str, name: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, 
 from cdc.health.line_config import LineConfig
 from cdc.health.nodes import agents, agents_section, cluster_of
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
-from cdc.health.sources import sources_of
+from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
 from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
@@ -317,7 +317,7 @@ def _topic(service: PulsarService, ask: Ask, topic: str, audience: Audience | No
 def _functions_worker(service: PulsarService, config: LineConfig) -> Iterator[Finding]:
     try:
         yield from _workers(service)
-        views = sources_of(service, config.sources)
+        views = with_starts(service, sources_of(service, config.sources))
     except PulsarServiceError as error:
         remedy = "set functionsWorkerEnabled=true in broker.conf (or start a worker), and wait until it is ready"
         if error.is_refusal:

@@ -16,7 +16,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import agents, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
-from cdc.health.sources import SourceView, sources_of
+from cdc.health.sources import SourceView, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 
 __all__ = ["line_status"]
@@ -65,7 +65,7 @@ def _pulsar(service: PulsarService, config: LineConfig) -> _Answer:
     except PulsarServiceError as error:
         return _Answer([], [], str(error), str(error))
     try:
-        return _Answer(topics, sources_of(service, config.sources), None, None)
+        return _Answer(topics, with_starts(service, sources_of(service, config.sources)), None, None)
     except PulsarServiceError as error:
         return _Answer(topics, [], None, str(error))
 

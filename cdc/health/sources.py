@@ -6,21 +6,26 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
 
-__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "names_in", "sources_of"]
+__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "names_in", "sources_of", "with_starts"]
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0
 _LOG_LINES: Final = 400
 _BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
 _MOST_SHOWN: Final = 400
+# A start takes 5 to 15 s, on a busy machine a minute. After this time, the watch restarts a source, too.
+_START_S: Final = 90.0
+# What the worker says of an instance that it has not scheduled or started yet, or whose JVM does not answer yet.
+_NOT_YET: Final = ("Source has not been scheduled", "UNAVAILABLE: io exception")
 
 
 def names_in(option: object) -> list[str]:
@@ -44,12 +49,19 @@ class InstanceView:
     last_exception: str
     last_exception_s: float
 
+    @property
+    def may_start(self) -> bool:
+        """True if it does not run, and the worker reports neither a failure nor a restart."""
+        has_failed = self.restarts or self.last_exception or self.error not in ("", *_NOT_YET)
+        return not self.is_running and not has_failed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
     """A deployed source.
 
     `namespace`: tenant and namespace. `options`: its --source-config. `is_stopped`: somebody has stopped it on purpose.
+    `starts_for_s`: the seconds since it was created, changed or started, if it may still be starting.
     """
 
     name: str
@@ -59,6 +71,7 @@ class SourceView:
     wanted: int
     instances: Sequence[InstanceView]
     is_stopped: bool
+    starts_for_s: float | None = None
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any], status: Mapping[str, Any]) -> Self:
@@ -104,11 +117,11 @@ class SourceView:
         restarts = sum(each.restarts for each in self.instances)
         again = "started again once" if restarts == 1 else f"started again {restarts} times"
         facts = {"running": self.running, "wanted": self.wanted, "restarts": restarts, "error": self.error}
-        if self.is_stopped:
+        if self.starts_for_s is None and self.is_stopped:
             remedy = f"pulsar-admin sources start {self.arguments}"
             yield failure(self.name, f"is stopped: {count}", remedy, **facts)
             return
-        if self.is_down:
+        if self.starts_for_s is not None or self.is_down:
             yield self._down(count, logs, facts)
             return
         recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
@@ -122,7 +135,8 @@ class SourceView:
     def _down(self, count: str, logs: Path | None, facts: Mapping[str, object]) -> Finding:
         said = _last_error_of_log(logs, self.name) if logs is not None else ""
         why = self.error or "the functions worker gives no reason"
-        text = f"is not running: {count} ({why})" + (f"; its log says: {said}" if said and said not in why else "")
+        log = f"; its log says: {said}" if said and said not in why else ""
+        text = f"is not running: {count} ({why}){log}"
         if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", f"{why} {said}"):
             return failure(
                 self.name,
@@ -130,6 +144,12 @@ class SourceView:
                 f"correct its --source-config with pulsar-admin sources update {self.arguments}",
                 **facts,
             )
+        if self.starts_for_s is not None:
+            text = f"is starting: {count}; created, changed or started {as_duration(self.starts_for_s)} ago{log}"
+            remedy = (
+                f"wait: a start takes 5 to 15 s, on a busy machine a minute; after {_START_S:.0f} s it is a failure"
+            )
+            return warning(self.name, text, remedy, **facts)
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         return failure(self.name, text, remedy, **facts)
 
@@ -142,6 +162,22 @@ def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[Sourc
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda name: _view(service, name, is_wanted=name in wanted), service.sources())
         return [each for each in found if each is not None]
+
+
+def with_starts(service: PulsarService, views: Sequence[SourceView]) -> list[SourceView]:
+    """The same views, with `starts_for_s` where the functions workers have had a request to start the source shortly before.
+
+    Without the right to read the workers' requests, no source is known to start.
+    """
+    return [_with_start(service, each) for each in views]
+
+
+def _with_start(service: PulsarService, view: SourceView) -> SourceView:
+    waits = [each for each in view.instances if not each.is_running]
+    if not (view.is_down or view.is_stopped) or not all(each.may_start for each in waits):
+        return view
+    request = last_request(service, view.namespace, view.name, _START_S)
+    return view if request is None or request.is_stop else replace(view, starts_for_s=request.age_s)
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdc.health.completeness import completeness_of, with_completeness
-from cdc.health.data_topics import data_topics
+from cdc.health.data_topics import data_topics, serves
 from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
@@ -83,7 +83,8 @@ def tables(
 
     def look(table: str) -> tuple[list[Finding], list[Finding]]:
         data = _existing(service, data_topics(table, sources))
-        own = list(_table(service, config, table, events[table], data, now_s))
+        starts = any(each.starts_for_s is not None and serves(each, table) for each in sources)
+        own = list(_table(service, config, table, events[table], data, now_s, has_start=starts))
         return own, list(checks.warnings(data))
 
     with ThreadPoolExecutor(8) as pool:
@@ -100,7 +101,14 @@ def tables(
 
 
 def _table(
-    service: PulsarService, config: LineConfig, table: str, topic: str, data: Sequence[_DataTopic], now_s: float
+    service: PulsarService,
+    config: LineConfig,
+    table: str,
+    topic: str,
+    data: Sequence[_DataTopic],
+    now_s: float,
+    *,
+    has_start: bool,
 ) -> Iterator[Finding]:
     try:
         stats = service.stats(topic)
@@ -115,7 +123,9 @@ def _table(
         return
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
-    if not waiting.consumers:
+    if not waiting.consumers and has_start:
+        yield warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
+    elif not waiting.consumers:
         remedy = "see the sources: no running source reads this table (pulsar-admin sources create, docs/connector.md)"
         yield failure(table, f"no source reads its events: {says}", remedy, **facts)
     elif waiting.oldest_s > _LATE_S:

@@ -14,11 +14,12 @@ __all__ = ["Page", "page", "serving"]
 
 
 class Page(NamedTuple):
-    """One answer. `date`: the text of the header `Date`; None: the answer has no such header."""
+    """One answer. `date`: the text of the header `Date`; None: the answer has no such header. `headers`: other headers."""
 
     body: bytes
     status: int = 200
     date: str | None = "Mon, 23 Nov 2026 17:10:05 GMT"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def page(content: Any, status: int = 200) -> Page:
@@ -43,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(found.status)
         if found.date is not None:
             self.send_header("Date", found.date)
+        for name, value in found.headers:
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(found.body)))
         self.end_headers()
         self.wfile.write(found.body)

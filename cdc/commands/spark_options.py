@@ -20,6 +20,7 @@ __all__ = [
     "BROKER_OPTIONS",
     "SESSION_OPTIONS",
     "TOPIC_OPTION",
+    "WRITTEN",
     "SparkJobError",
     "cassandra_options",
     "check_topics",
@@ -57,6 +58,8 @@ BROKER_OPTIONS = together(
     click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
     click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
 )
+WRITTEN: Final = {"serviceUrl": "--service-url", "adminUrl": "--admin-url", "topic": "--topic"}
+"""By name of an option of the data source: the option of a command that gives it."""
 _TABLE_OPTION = click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
 _CONTACT_POINT = ("--contact-point", "contact_points")
 _CASSANDRA_OPTIONS = together(
@@ -176,7 +179,7 @@ def check_topics(options: Mapping[str, str]) -> None:
     from spark_bridge.topics.admin import PulsarAdmin
     from spark_bridge.topics.options import BridgeOptions
 
-    with PulsarAdmin(BridgeOptions.from_mapping(options)) as admin:
+    with PulsarAdmin(BridgeOptions.from_mapping(options, WRITTEN)) as admin:
         for partition in admin.topic_partitions():
             admin.ledgers(partition)
 
@@ -190,7 +193,7 @@ def resolved_ms(options: Mapping[str, str]) -> int | None:
     from spark_bridge.topics.options import BridgeOptions
     from spark_bridge.topics.resolved import ResolvedTimestamps, table_of
 
-    parsed = BridgeOptions.from_mapping(options)
+    parsed = BridgeOptions.from_mapping(options, WRITTEN)
     try:
         with ResolvedTimestamps(parsed) as timestamps:
             return timestamps.read(table_of(parsed)).resolved_ms

@@ -16,6 +16,7 @@ from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
+    WRITTEN,
     cluster_options,
     may_be_iceberg,
     open_session,
@@ -124,7 +125,7 @@ def resync_command(
     options = read_options(service_url, admin_url, more, eventsTopicPrefix=events_prefix)
     hidden = hidden_columns(source_config)
     # Asked before Spark starts, because the start takes longer than a run with nothing to do.
-    gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}))
+    gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}, WRITTEN))
     if not any(not tables or each.table_name in tables for each in gaps.open_gaps()):
         _print(ResyncReport(tables=(), foreign_messages=gaps.foreign_messages, seconds=0.0), as_json=as_json)
         return

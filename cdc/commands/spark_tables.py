@@ -16,6 +16,7 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
+    WRITTEN,
     check_topics,
     may_be_iceberg,
     named,
@@ -305,7 +306,7 @@ def _complete_read(session: SparkSession, options: Mapping[str, str], target: st
     from spark_bridge.topics.options import BridgeOptions
 
     mirror = None if target is None else MirrorTables(session, target).applied()
-    lack = lack_of_read(BridgeOptions.from_mapping(options), mirror)
+    lack = lack_of_read(BridgeOptions.from_mapping(options, WRITTEN), mirror)
     if lack is not None:
         return f"complete until: not known ({lack}, so records may be missing)"
     return _complete(resolved_ms(options))

@@ -8,7 +8,7 @@ import time
 import click
 
 from cdc.commands.option_types import FiniteRange
-from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, check_topics, read_options
+from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, WRITTEN, check_topics, read_options
 from schemas.errors import ConfigError
 
 __all__ = ["wait_command"]
@@ -62,7 +62,7 @@ def wait_command(
         )
     options = read_options(service_url, admin_url, more, topic=topic)
     check_topics(options)
-    parsed = BridgeOptions.from_mapping(options)
+    parsed = BridgeOptions.from_mapping(options, WRITTEN)
     table = table_of(parsed)
     deadline = time.monotonic() + timeout_s
     resolved_ms = wait_until_resolved(parsed, table, until_ms, timeout_s).resolved_ms

@@ -246,10 +246,13 @@ class PulsarAdmin(AdminClient[httpx.Response]):
         if answer.status_code == httpx.codes.CONFLICT and method == "PUT":
             return  # it exists already
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise TopicError(topic, f"does not exist ({reason}); create it or check the option topic")
+            raise TopicError(
+                topic, f"does not exist ({reason}); create it or check the option {self._options.written('topic')}"
+            )
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             why = ended(self._options) or reason
-            refusal = f"refuses access to {topic} ({why}); check authPluginClassName and authParams"
+            check = " and ".join(map(self._options.written, ("authPluginClassName", "authParams")))
+            refusal = f"refuses access to {topic} ({why}); check {check}"
             raise AccessRefusedError(self._url, refusal)
         if not answer.is_success:
             raise PulsarUnreachableError(self._url, f"answers {answer.status_code} to {path} ({reason})")
@@ -267,9 +270,10 @@ class PulsarAdmin(AdminClient[httpx.Response]):
     def _no_answer(self, topic: str, error: Exception) -> PulsarUnreachableError:
         assert isinstance(error, httpx.TransportError)
         refusal = certificate_refusal(str(error))
-        check = "start it or check the option adminUrl"
+        check = f"start it or check the option {self._options.written('adminUrl')}"
         if refusal:
-            check = "check tlsTrustCertsFilePath and tlsHostnameVerificationEnable"
+            names = ("tlsTrustCertsFilePath", "tlsHostnameVerificationEnable")
+            check = f"check {' and '.join(map(self._options.written, names))}"
         asked = error.request.url.copy_with(path="/", query=None)
         who = "the admin service"
         if (asked.host, asked.port) != (self._http.base_url.host, self._http.base_url.port):

@@ -63,7 +63,7 @@ def verification(options: BridgeOptions) -> ssl.SSLContext:
     Raises ConfigError.
     """
     context = tls_context(
-        "tlsTrustCertsFilePath",
+        options.written("tlsTrustCertsFilePath"),
         options.tls_trust_certs_file_path,
         check_hostname=options.tls_hostname_verification_enable,
         allow_insecure=options.tls_allow_insecure_connection,
@@ -75,7 +75,7 @@ def verification(options: BridgeOptions) -> ssl.SSLContext:
 def _auth(options: BridgeOptions, patience_s: float = 0.0) -> PulsarAuth:
     params = options.auth_params.get_secret_value().strip() if options.auth_params else ""
     issue = partial(admin_token, options, patience_s)
-    return PulsarAuth(options.auth_plugin_class_name or "", params, "authParams", issue)
+    return PulsarAuth(options.auth_plugin_class_name or "", params, options.written("authParams"), issue)
 
 
 def _token(auth: PulsarAuth) -> str:

@@ -45,7 +45,7 @@ def admin_token(options: BridgeOptions, patience_s: float, credentials: ClientCr
 def _issued(credentials: ClientCredentials, options: BridgeOptions, patience_s: float) -> IssuedToken:
     timeout_s = options.operation_timeout_seconds
     with httpx.Client(
-        verify=tls_context(_TRUSTED, options.tls_trust_certs_file_path),
+        verify=tls_context(options.written(_TRUSTED), options.tls_trust_certs_file_path),
         timeout=httpx.Timeout(timeout_s, connect=min(5, timeout_s)),
     ) as client:
 
@@ -54,7 +54,9 @@ def _issued(credentials: ClientCredentials, options: BridgeOptions, patience_s: 
                 return patiently(lambda: client.request(method, address, data=form), patience_s)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 refusal = certificate_refusal(str(error))
-                check = "check tlsTrustCertsFilePath" if refusal else "start it or check issuer_url in authParams"
+                check = f"start it or check issuer_url in {options.written('authParams')}"
+                if refusal:
+                    check = f"check {options.written(_TRUSTED)}"
                 reason = f"it does not answer ({refusal or error}); {check}"
                 raise TokenIssueError(credentials.issuer_url.rstrip("/"), reason) from None
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from clients.client_credentials import ClientCredentials
@@ -62,6 +72,7 @@ class BridgeOptions(BaseModel):
     events_subscription_name: str = Field(default=DEFAULT_SUBSCRIPTION, min_length=1)
     dead_letters_topic: str | None = Field(default=None, min_length=1)
     schema_changes_topic: str | None = Field(default=None, min_length=1)
+    _names: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
     def dead_letters(self) -> tuple[str, ...]:
@@ -70,8 +81,11 @@ class BridgeOptions(BaseModel):
         return tuple(full_topic_name(each.strip()) for each in named.split(","))
 
     @classmethod
-    def from_mapping(cls, options: Mapping[str, str]) -> BridgeOptions:
-        """Options as given to Spark: names in any case, values as text. Raises ConfigError with all problems."""
+    def from_mapping(cls, options: Mapping[str, str], written: Mapping[str, str] | None = None) -> BridgeOptions:
+        """Options as given to Spark: names in any case, values as text. Raises ConfigError with all problems.
+
+        `written`: by name of an option, the name by which the user has given it, for errors.
+        """
         names = {alias.lower(): alias for alias in _ALIASES}
         problems = [_unknown(name) for name in options if name.lower() not in names]
         known = {names[name.lower()]: value for name, value in options.items() if name.lower() in names}
@@ -85,9 +99,15 @@ class BridgeOptions(BaseModel):
                 )
                 for each in error.errors(include_input=False, include_url=False)
             ]
+        given_as = dict(written or {})
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError([replace(each, option=given_as.get(each.option, each.option)) for each in problems])
+        parsed._names = given_as  # noqa: SLF001  # pydantic has no constructor with private attributes
         return parsed
+
+    def written(self, name: str) -> str:
+        """The name by which the user has given an option, such as `pulsarAdminUrl` in line.yaml for `adminUrl`."""
+        return self._names.get(name, name)
 
     @field_validator("service_url")
     @classmethod

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.errors import ConfigError
 from spark_bridge.errors import AccessRefusedError, PulsarUnreachableError, TopicError
 from spark_bridge.jobs.row_events import events_partitions
 from spark_bridge.topics.admin import PulsarAdmin
@@ -81,6 +82,26 @@ def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
         f"Pulsar at {server.url}: refuses access to persistent://public/default/t (Token expired); "
         "check authPluginClassName and authParams"
     )
+
+
+@pytest.mark.parametrize("server", [[(401, '{"reason": "Token expired"}'), (404, '{"reason": "no"}')]], indirect=True)
+def test_an_error_names_the_options_that_the_user_has_written(server: AnsweringServer) -> None:
+    """They may be of a file with other names. The copy of the options for another topic keeps them."""
+    names = {"authPluginClassName": "plugin", "authParams": "params", "topic": "--topic", "adminUrl": "--admin-url"}
+    given = BridgeOptions.from_mapping(options(server).as_texts(), names).of_whole_topic("u")
+    with PulsarAdmin(given) as admin:
+        with pytest.raises(PulsarUnreachableError, match=r"\(Token expired\); check plugin and params$"):
+            admin.topic_partitions()
+        with pytest.raises(TopicError, match=r"does not exist \(no\); create it or check the option --topic$"):
+            admin.topic_partitions()
+    away = BridgeOptions.from_mapping({**options(server).as_texts(), "adminUrl": "http://127.0.0.1:1"}, names)
+    with (
+        PulsarAdmin(away, patience_s=0) as admin,
+        pytest.raises(PulsarUnreachableError, match=r"; start it or check the option --admin-url$"),
+    ):
+        admin.topic_partitions()
+    with pytest.raises(ConfigError, match="^--admin-url: must be the admin service's address"):
+        BridgeOptions.from_mapping({**options(server).as_texts(), "adminUrl": "h:1"}, names)
 
 
 @pytest.mark.parametrize("server", [[(503, "starting"), (503, "starting"), (200, '{"partitions": 2}')]], indirect=True)

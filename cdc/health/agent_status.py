@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ _NEARLY: Final = 0.9
 _LITTLE_DISK: Final = 64 * 1024 * 1024
 _TIMEOUT_S: Final = 3.0
 _MOST_TOPICS: Final = 8
+_MOST_NAMES: Final = 3
 
 
 class NoStatusError(CdcError):
@@ -272,19 +273,30 @@ class AgentStatus:
         if self.number("held_full"):
             text = "held events fill maxHeldBytes: no more events are held, and reading of all tables will wait"
             yield failure(self.place, text, "correct the topics that cannot be used, or raise maxHeldBytes")
-        failing = {table: each for table, each in self.topics.items() if not each["is_usable"] or each["problem"]}
-        for table, each in list(failing.items())[:_MOST_TOPICS]:
-            text = (
-                f"{table} cannot be published ({each['problem'] or 'its topic is being opened'});"
-                f" {_number(each['waiting_events']):,.0f} events wait, {as_bytes(_number(each['held_bytes']))} are held on disk"
-            )
-            remedy = "fix what Pulsar reports; the events are kept, and sent afterwards"
-            yield (failure if each["problem"] else warning)(self.place, text, remedy)
-        if len(failing) > _MOST_TOPICS:
-            yield failure(self.place, f"and {len(failing) - _MOST_TOPICS} tables more", "--json lists all")
+        yield from self._refused_topics()
         for hazard in sorted({str(hazard) for each in self.topics.values() for hazard in _list(each.get("hazards"))}):
             text, _, remedy = hazard.partition("; fix it with ")
             yield warning(self.place, f"Pulsar: {text}", remedy)
+
+    def _refused_topics(self) -> Iterator[Finding]:
+        """A finding for each reason why topics cannot be used, with the number of tables that have it."""
+        by_reason: dict[str, list[str]] = {}
+        for table, each in self.topics.items():
+            if not each["is_usable"] or each["problem"]:
+                # The names of topics have the table's name. Otherwise the tables have one reason while Pulsar is away.
+                by_reason.setdefault(str(each["problem"] or "").replace(table, "*"), []).append(table)
+        for tables in list(by_reason.values())[:_MOST_TOPICS]:
+            topics = [self.topics[each] for each in tables]
+            problem = topics[0]["problem"]
+            events, held = (sum(_number(each[name]) for each in topics) for name in ("waiting_events", "held_bytes"))
+            text = (
+                f"{_some(tables)} cannot be published ({problem or 'its topic is being opened'}); {events:,.0f} events wait,"
+                f" {as_bytes(held)} are held on disk"
+            )
+            remedy = "fix what Pulsar reports; the events are kept, and sent afterwards"
+            yield (failure if problem else warning)(self.place, text, remedy)
+        if more := sum(map(len, list(by_reason.values())[_MOST_TOPICS:])):
+            yield failure(self.place, f"and {more} tables more", "--json lists all")
 
     def _part(self, name: str) -> Mapping[str, object]:
         found: Mapping[str, object] = self.content[name]
@@ -310,6 +322,13 @@ def _is_agent(pid: int) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def _some(tables: Sequence[str]) -> str:
+    """One table by its name, several by their number and the first names."""
+    if len(tables) == 1:
+        return tables[0]
+    return f"{len(tables):,} tables ({', '.join(tables[:_MOST_NAMES])}{', ...' if len(tables) > _MOST_NAMES else ''})"
 
 
 def _list(value: object) -> list[object]:

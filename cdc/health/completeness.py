@@ -21,6 +21,17 @@ __all__ = ["ResolvedLine", "completeness_of", "with_completeness"]
 
 _LATE_S: Final = 60.0
 _VERY_LATE_S: Final = 600.0
+# By name of an option of `BridgeOptions`: its name in line.yaml, where it differs.
+_WRITTEN: Final = {
+    "serviceUrl": "pulsarServiceUrl",
+    "adminUrl": "pulsarAdminUrl",
+    "topic": "topicPrefix",
+    "eventsTopicPrefix": "topicPrefix",
+    "authPluginClassName": "pulsarAuthPluginClassName",
+    "authParams": "pulsarAuthParams",
+    "tlsAllowInsecureConnection": "sslAllowInsecureConnection",
+    "tlsHostnameVerificationEnable": "sslHostnameVerificationEnable",
+}
 
 
 class ResolvedLine:
@@ -54,7 +65,7 @@ class ResolvedLine:
             given["authParams"] = "" if params is None else params.get_secret_value()
         if trusted is not None:
             given["tlsTrustCertsFilePath"] = str(trusted)
-        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.from_mapping(given))
+        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.from_mapping(given, _WRITTEN))
 
     def close(self) -> None:
         """Close all connections."""
@@ -92,10 +103,12 @@ class ResolvedLine:
         return self._timestamps.foreign_messages
 
 
-def completeness_of(config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str]) -> dict[str, Finding]:
+def completeness_of(
+    config: LineConfig, tables: Sequence[str], dead_letters: Sequence[str]
+) -> dict[str, Finding] | Finding:
     """A finding for each table, by table: the time until which it is complete, or why that is not known.
 
-    Errors become findings.
+    If Pulsar does not give the times of any table, one finding for all.
     """
     if not tables:
         return {}
@@ -106,8 +119,9 @@ def completeness_of(config: LineConfig, tables: Sequence[str], dead_letters: Seq
         finally:
             line.close()
     except (CdcError, ImportError) as error:
-        text, remedy = f"until when it is complete is not known: {error}", "cdc doctor checks Pulsar's rights and state"
-        return {table: warning(table, text, remedy) for table in tables}
+        subject, they_are = (tables[0], "it is") if len(tables) == 1 else (f"{len(tables):,} tables", "they are")
+        text = f"until when {they_are} complete is not known: {error}"
+        return warning(subject, text, "cdc doctor checks Pulsar's rights and state")
 
 
 def _finding(table: str, found: TableResolved) -> Finding:

@@ -96,8 +96,10 @@ def tables(
         )
         looked = list(pool.map(look, sorted(events)))
         completeness = asked_completeness.result()
-    found = [each for own, deletions in looked for each in [*with_completeness(own, completeness), *deletions]]
-    return [*found, *checks.unread()]
+    of_all = [completeness] if isinstance(completeness, Finding) else []
+    by_table = {} if isinstance(completeness, Finding) else completeness
+    found = [each for own, deletions in looked for each in [*with_completeness(own, by_table), *deletions]]
+    return [*found, *of_all, *checks.unread()]
 
 
 def _table(

@@ -206,10 +206,14 @@ def test_a_table_that_is_not_complete_has_a_remedy_that_somebody_can_follow(
 
 
 def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
-    """No broker listens at this address."""
+    """No broker listens at this address. The reason is told once for all tables, with the option of line.yaml."""
     line = LineConfig.from_mapping({"pulsarServiceUrl": "pulsar://127.0.0.1:1", "pulsarAdminUrl": "http://127.0.0.1:1"})
-    found = completeness_of(line, ["shop.orders"], [])["shop.orders"]
-    assert (found.level, found.remedy) == (Level.WARNING, "cdc doctor checks Pulsar's rights and state")
+    found = completeness_of(line, ["shop.orders", "shop.items"], [])
+    assert isinstance(found, Finding)
+    assert (found.level, found.subject) == (Level.WARNING, "2 tables")
+    assert found.text.startswith("until when they are complete is not known: Pulsar at http://127.0.0.1:1: ")
+    assert found.text.endswith("; start it or check the option pulsarAdminUrl")
+    assert found.remedy == "cdc doctor checks Pulsar's rights and state"
 
 
 def _gap(table: str) -> GapRecord:
@@ -357,6 +361,29 @@ def test_two_troubles_of_an_agent_are_two_findings() -> None:
     )
     assert [each.level for each in found] == [Level.FAILURE, Level.FAILURE]
     assert all(each.remedy for each in found)
+
+
+def test_tables_with_the_same_problem_are_counted() -> None:
+    """While Pulsar is away, each table has the same reason, apart from the name of its topic."""
+
+    def topic(problem: str | None) -> dict[str, object]:
+        return {"is_usable": False, "problem": problem, "waiting_events": 2, "held_bytes": 512}
+
+    away = "no producer for persistent://public/default/cdc-events-{}-partition-0: ConnectError"
+    topics = {name: topic(away.format(name)) for name in ("shop.a", "shop.b", "shop.c", "shop.d")}
+    found = _agent(1, topics={**topics, "shop.e": topic("a quota is reached"), "shop.f": topic(None)})
+    assert [(each.level, each.text) for each in found if "cannot be published" in each.text] == [
+        (
+            Level.FAILURE,
+            f"4 tables (shop.a, shop.b, shop.c, ...) cannot be published ({away.format('shop.a')}); 8 events wait, 2.0 KiB are"
+            " held on disk",
+        ),
+        (Level.FAILURE, "shop.e cannot be published (a quota is reached); 2 events wait, 512 B are held on disk"),
+        (
+            Level.WARNING,
+            "shop.f cannot be published (its topic is being opened); 2 events wait, 512 B are held on disk",
+        ),
+    ]
 
 
 @pytest.mark.parametrize("name", ["segments_gone_unread", "segments_unreadable", "corrupt_entries"])

@@ -100,7 +100,7 @@ def test_an_error_names_the_options_that_the_user_has_written(server: AnsweringS
         pytest.raises(PulsarUnreachableError, match=r"; start it or check the option --admin-url$"),
     ):
         admin.topic_partitions()
-    with pytest.raises(ConfigError, match="^--admin-url: must be the admin service's address"):
+    with pytest.raises(ConfigError, match=r"^--admin-url: must be the admin service's address"):
         BridgeOptions.from_mapping({**options(server).as_texts(), "adminUrl": "h:1"}, names)
 
 

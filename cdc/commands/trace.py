@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -14,8 +16,8 @@ import click
 from cdc.commands.status import report
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok
 from cdc.health.line_config import LineConfig
-from cdc.health.this_line import line_of, line_option
-from schemas.errors import ConfigError
+from cdc.health.this_line import line_of, line_option, unnamed_line
+from schemas.errors import CdcError, ConfigError
 
 __all__ = ["resend", "trace"]
 
@@ -75,6 +77,17 @@ def _step(name: str) -> None:
         click.echo(f"reading {name}", err=True)
 
 
+@contextmanager
+def _told_without_line(path: Path | None) -> Iterator[None]:
+    """After an error, say on stderr that no line.yaml was given: the servers may be the wrong ones."""
+    try:
+        yield
+    except CdcError:
+        if (unnamed := unnamed_line(path)) is not None:
+            click.echo(f"line.yaml: {unnamed.text}; {unnamed.remedy}", err=True)
+        raise
+
+
 @click.command(name="trace", cls=_KeyCommand, context_settings=_KEYS)
 @click.argument("table", metavar="KEYSPACE.TABLE")
 @click.argument("key", metavar="KEY...", nargs=-1, required=True)
@@ -130,12 +143,15 @@ def trace(
     from cdc.trace.row_key import RowKey
 
     config = line_of(path)
-    found, nodes = table_named(config, table)
+    with _told_without_line(path):
+        found, nodes = table_named(config, table)
     row_key = RowKey.of_words(found, key)
     options = TraceOptions(
         with_archive=with_archive, since_s=since, limit=limit, consistency=consistency, data_topic=data_topic
     )
     sections = sections_of(config, row_key, nodes[0].data_center, options, _step)
+    if (unnamed := unnamed_line(path)) is not None:
+        sections.insert(0, Section(title="line.yaml", findings=[unnamed]))
     if mirrors and config.mirrors and row_key.is_row:
         sections.insert(-1, Section(title="mirrors", findings=_of_mirrors(config, row_key)))
     report(sections, as_json=as_json)
@@ -189,7 +205,8 @@ def resend(table: str, key: tuple[str, ...], path: Path | None) -> None:
     from cdc.trace.row_key import RowKey
 
     config = line_of(path)
-    found, nodes = table_named(config, table)
+    with _told_without_line(path):
+        found, nodes = table_named(config, table)
     row_key = RowKey.of_words(found, key)
     place = resend_row(config, row_key, nodes[0].host_id)
     click.echo(f"{table} with {row_key.text}: sent as {place}; `cdc trace` shows its record")

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 import platformdirs
 
+from cdc.health.findings import Finding, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import local_agents
 from cdc.sandbox.state import SandboxState, read_state
 
-__all__ = ["line_of", "line_option"]
+__all__ = ["line_of", "line_option", "unnamed_line"]
 
 line_option = click.option(
     "--config",
@@ -30,11 +31,33 @@ def line_of(path: Path | None, sandbox: Path | None = None) -> LineConfig:
     """
     if path is not None:
         return LineConfig.load(path)
-    folder = sandbox or platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox"
-    state = read_state(folder)
-    config = LineConfig.from_mapping({} if state is None or not _runs(state) else _of_sandbox(folder, state))
+    folder = sandbox or _default_sandbox()
+    state = _running(folder)
+    config = LineConfig.from_mapping({} if state is None else _of_sandbox(folder, state))
     here = {each.place for each in local_agents() if each.place and each.admin_url == config.pulsar_admin_url}
     return config.model_copy(update={"agents": tuple(sorted(here))})
+
+
+def unnamed_line(path: Path | None, sandbox: Path | None = None) -> Finding | None:
+    """A warning if no line.yaml was given: which servers are used, and what is not looked at. None for a file.
+
+    `sandbox` is that of `line_of`. Raises SandboxError.
+    """
+    if path is not None:
+        return None
+    servers = "on localhost" if _running(sandbox or _default_sandbox()) is None else "of the running sandbox"
+    text = f"none was given: the servers {servers} are used; agents of other machines and mirrors are not looked at"
+    return warning("", text, "give a file by --config or CDC_LINE (docs/status.md has an example)")
+
+
+def _default_sandbox() -> Path:
+    return platformdirs.user_data_path("cassandra-cdc", appauthor=False) / "sandbox"
+
+
+def _running(folder: Path) -> SandboxState | None:
+    """The state of the sandbox in a folder; None if it does not run. Raises SandboxError."""
+    state = read_state(folder)
+    return state if state is not None and _runs(state) else None
 
 
 def _runs(state: SandboxState) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.health.this_line import line_of
+from cdc.health.this_line import line_of, unnamed_line
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, write_state
 
 
@@ -18,6 +18,14 @@ def ended() -> ProcessId:
     """A process that has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         return ProcessId.of(process.pid)
+
+
+def _servers(folder: Path) -> str:
+    """Which servers the warning names."""
+    found = unnamed_line(None, folder)
+    assert found is not None
+    assert found.remedy.startswith("give a file by --config or CDC_LINE")
+    return found.text.partition(" are used; ")[0]
 
 
 def _admin_url(folder: Path, supervisor: ProcessId, server: ProcessId | None) -> str:
@@ -41,6 +49,8 @@ def test_a_sandbox_that_has_ended_is_not_meant(tmp_path: Path, ended: ProcessId)
     """Its file stays in the folder. The servers are then those on localhost."""
     assert _admin_url(tmp_path, ended, ended) == "http://localhost:8080"
     assert _admin_url(tmp_path, ended, None) == "http://localhost:8080"
+    assert _servers(tmp_path) == "none was given: the servers on localhost"
+    assert unnamed_line(tmp_path / "line.yaml", tmp_path) is None
 
 
 def test_a_sandbox_is_meant_while_one_of_its_processes_runs(tmp_path: Path, ended: ProcessId) -> None:
@@ -48,3 +58,4 @@ def test_a_sandbox_is_meant_while_one_of_its_processes_runs(tmp_path: Path, ende
     here = ProcessId.of(os.getpid())
     assert _admin_url(tmp_path, here, ended) == "http://127.9.9.9:8081"
     assert _admin_url(tmp_path, ended, here) == "http://127.9.9.9:8081"
+    assert _servers(tmp_path) == "none was given: the servers of the running sandbox"

@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from cassandra import OperationTimedOut
 from click.testing import CliRunner, Result
 
 from cdc.commands import spark_jars
@@ -15,6 +16,7 @@ from cdc.health.line_config import LineConfig
 from cdc.main import cli
 from cdc.trace.report import _agent_here
 from cdc.trace.row_key import RowKey
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from schemas.cql_type import NativeType
 from schemas.errors import ConfigError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
@@ -59,6 +61,30 @@ def test_other_words_are(arguments: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, [arguments[0], "--config", str(missing), *arguments[1:]])
     assert isinstance(done.exception, ConfigError), done.output
     assert str(missing) in str(done.exception)
+
+
+@pytest.mark.parametrize("command", ["trace", "resend"])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_trace_that_fails_says_whether_a_line_was_given(
+    command: str, is_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, it may have asked the wrong servers. It used to say nothing."""
+
+    def refuses(connection: NodeConnection) -> None:
+        raise OperationTimedOut
+
+    monkeypatch.setattr(NodeConnection, "_connected", refuses)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("CDC_LINE", raising=False)
+    (tmp_path / "line.yaml").write_text("contactPoints: 10.0.0.1\n")
+    given = ["--config", str(tmp_path / "line.yaml")] if is_given else []
+    done = CliRunner().invoke(cli, [command, "ks.t", "1", *given])
+    assert isinstance(done.exception, NodeUnavailableError), done.output
+    said = (
+        "line.yaml: none was given: the servers on localhost are used; agents of other machines and mirrors are not looked"
+        " at; give a file by --config or CDC_LINE (docs/status.md has an example)\n"
+    )
+    assert done.stderr == ("" if is_given else said)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open

@@ -1,6 +1,6 @@
 """The command line `cdc`: a group whose subcommands are modules of `cdc.commands`, imported when they are called.
 
-Exit codes: 0 done, 1 failed, 2 wrong configuration or usage. A user's mistake is reported in one line for each error,
+Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 130 ended by Ctrl-C. A user's mistake is reported in one line for each error,
 without a traceback; `--debug` shows the traceback as well.
 """
 
@@ -61,6 +61,10 @@ class _LazyGroup(HelpfulGroup):
             formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
+# 128 and the number of SIGINT, as in shells.
+_CTRL_C: Final = 130
+
+
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
         from change_agent.decoder import running
@@ -88,8 +92,10 @@ def run(command: click.Command, name: str) -> NoReturn:
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(command(prog_name=name, standalone_mode=False) or 0)
-    except click.exceptions.Abort:
-        sys.exit(f"{name}: interrupted")
+    except click.exceptions.Abort as error:
+        print(f"{name}: interrupted", file=sys.stderr)
+        # Ctrl-C has its usual exit code: 1 has a meaning of its own, such as rows that differ for `cdc spark verify`.
+        sys.exit(_CTRL_C if isinstance(error.__cause__, KeyboardInterrupt) else 1)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else name
         print(f"{path}: {error.format_message()} (`{path} --help` lists what there is)", file=sys.stderr)

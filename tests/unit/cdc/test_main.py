@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,19 @@ def test_a_mistyped_command_is_named_with_the_one_that_was_meant(
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
+def test_ctrl_c_has_its_usual_exit_code(tmp_path: Path) -> None:
+    """It used to be 1, which means that there is a failure, or for `cdc spark verify` that rows differ."""
+    line = tmp_path / "line.yaml"
+    line.write_text("port: 1\npulsarAdminUrl: http://127.0.0.1:1\npulsarServiceUrl: pulsar://127.0.0.1:1\n")
+    command = [sys.executable, "-m", "cdc.main", "status", "--watch", "--config", str(line)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("TROUBLE: ")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (130, "cdc: interrupted")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     cassandra_options,
+    check_table,
     check_topics,
     may_be_iceberg,
     open_session,
@@ -130,6 +131,7 @@ def verify_command(
     hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)
+    check_table(access, keyspace, name, options)
     session = open_session(jars, master, iceberg=iceberg)
     try:
         with spark_errors(), spark_progress(session, f"comparing {table}"):
@@ -221,6 +223,7 @@ def backfill_command(
         )
         raise ConfigError.of("--rebuild", why)
     options = read_options(service_url, admin_url, more)
+    check_table(access, keyspace, name)
     session = open_session(jars, master)
     try:
         with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:
@@ -268,6 +271,6 @@ def backfill_command(
 
 def _table_name(text: str) -> tuple[str, str]:
     keyspace, _, name = text.partition(".")
-    if not name:
+    if not keyspace or not name:
         raise ConfigError.of("--table", f"{text!r} is not KEYSPACE.TABLE")
     return keyspace, name

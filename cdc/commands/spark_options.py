@@ -16,6 +16,8 @@ from schemas.errors import CdcError, ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_bridge.jobs.cassandra_rows import CassandraAccess
+
 __all__ = [
     "BROKER_OPTIONS",
     "SESSION_OPTIONS",
@@ -23,6 +25,7 @@ __all__ = [
     "WRITTEN",
     "SparkJobError",
     "cassandra_options",
+    "check_table",
     "check_topics",
     "cluster_options",
     "may_be_iceberg",
@@ -40,6 +43,8 @@ __all__ = [
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 
+
+_OF_TABLE: Final = "Table "
 
 _Command: TypeAlias = Callable[..., Any]
 
@@ -182,6 +187,25 @@ def check_topics(options: Mapping[str, str]) -> None:
     with PulsarAdmin(BridgeOptions.from_mapping(options, WRITTEN)) as admin:
         for partition in admin.topic_partitions():
             admin.ledgers(partition)
+
+
+def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapping[str, str] | None = None) -> None:
+    """Ask Cassandra for the table before Spark starts. With options, also check that their topic has its records.
+
+    Raises ConfigError, CassandraReadError, TopicError and PulsarUnreachableError.
+    """
+    from spark_bridge.jobs.cassandra_rows import table_metadata
+    from spark_bridge.topics.options import BridgeOptions
+    from spark_bridge.topics.topic_schemas import TopicSchemas
+
+    table = table_metadata(access, keyspace, name)
+    if options is None:
+        return
+    topic = TopicSchemas.fetch(BridgeOptions.from_mapping(options, WRITTEN))
+    said = str(topic.newest.key.get("doc", ""))  # as the connector writes it: `Table shop.orders`
+    if said.startswith(_OF_TABLE) and said != f"{_OF_TABLE}{table.full_name}":
+        reason = f"{topic.topic} has the records of {said.removeprefix(_OF_TABLE)}, not of {table.full_name}"
+        raise ConfigError.of("--topic", reason)
 
 
 def resolved_ms(options: Mapping[str, str]) -> int | None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -26,13 +26,17 @@ def spark_progress(session: SparkSession, what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    from py4j.protocol import Py4JError
+
     console, ended = Console(stderr=True), threading.Event()
     with console.status(what) as status:
 
         def show() -> None:
             started = time.monotonic()
-            while not ended.wait(_EVERY_S):
-                status.update(f"{what}: {time.monotonic() - started:.0f} s{_tasks(session.sparkContext)}")
+            # Java has ended, or the session is being stopped: the command reports this.
+            with suppress(Py4JError, OSError, AttributeError):
+                while not ended.wait(_EVERY_S):
+                    status.update(f"{what}: {time.monotonic() - started:.0f} s{_tasks(session.sparkContext)}")
 
         thread = threading.Thread(target=show, name="spark-progress", daemon=True)
         thread.start()

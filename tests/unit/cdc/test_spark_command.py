@@ -6,10 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
@@ -21,16 +24,21 @@ from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_jars import _SETS, cached_jars
-from cdc.commands.spark_options import SparkJobError, may_be_iceberg
+from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
 from cdc.sandbox.artifacts import _POMS
+from schemas.cql_type import NativeType
 from schemas.errors import ConfigError
+from schemas.row_record import data_key_schema
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.resync import Outcome, ResyncReport, TableResync
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.rows.topic_activity import TopicActivity
 from spark_bridge.spark_line import _JARS
+from tests.servers.pages import page, serving
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 _VERIFY = ["verify", *PULSAR, "--topic", "t", "--table", "k.t", "--contact-point", "h"]
@@ -167,6 +175,7 @@ def test_an_error_of_java_is_one_line(
     for module in (spark_tables, spark_publish, spark_resync, verify_module):
         monkeypatch.setattr(module, "open_session", lambda *arguments, **more: Session())
         monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
+        monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
     monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
     monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace()])
     monkeypatch.setattr(f"spark_bridge.jobs.{job}", fail)
@@ -205,6 +214,7 @@ def test_a_session_has_iceberg_where_the_tables_are(
     for module in (spark_tables, verify_module):
         monkeypatch.setattr(module, "open_session", session)
         monkeypatch.setattr(module, "check_topics", lambda options: None)
+        monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
     where = (
         ["--target", target] if command == "mirror" else ["--mirror", target, "--table", "k.t", "--contact-point", "h"]
     )
@@ -227,6 +237,67 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
     (line,) = done.stderr.splitlines()
     assert "the admin service does not answer" in line
     assert line.endswith("; start it or check the option --admin-url")
+
+
+@pytest.mark.parametrize("command", ["verify", "backfill"])
+def test_a_cassandra_that_does_not_answer_is_told_before_spark_starts(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no Java, so the check must not need it."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    topic = "/admin/v2/persistent/public/default/t"
+    pages = {
+        f"{topic}/partitions": page({"partitions": 0}),
+        f"{topic}/internalStats": page({"ledgers": [], "cursors": {}}),
+    }
+    where = ["--topic", "t"] if command == "verify" else []
+    with serving(pages) as url:
+        done = cdc(
+            command, "--service-url", "pulsar://127.0.0.1:1", "--admin-url", url, "--table", "shop.orders",
+            "--contact-point", "127.0.0.1", "--port", "1", *where,
+        )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "127.0.0.1:1" in done.stderr
+
+
+def _table(name: str) -> TableMetadata:
+    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
+    return TableMetadata(
+        keyspace="shop", name=name, table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        regular_columns=(),
+    )  # fmt: skip
+
+
+def _check_orders(record: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the table shop.orders and a topic with this schema of key and value."""
+    topic = "/admin/v2/persistent/public/default/t"
+    kinds = {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"}
+    data = json.dumps({"key": record, "value": record})
+    schema = {"version": 0, "type": "KEY_VALUE", "data": data, "properties": kinds}
+    pages = {
+        f"{topic}/partitions": page({"partitions": 0}),
+        "/admin/v2/schemas/public/default/t/schemas": page({"getSchemaResponses": [schema]}),
+    }
+    monkeypatch.setattr("spark_bridge.jobs.cassandra_rows.find_table", lambda *asked: _table("orders"))
+    with serving(pages) as url:
+        options = {"serviceUrl": "pulsar://h:1", "adminUrl": url, "topic": "t"}
+        check_table(CassandraAccess(contact_points=("h",)), "shop", "orders", options)
+
+
+@pytest.mark.parametrize("changes", [{}, {"doc": "of another connector"}, {"doc": 7}])
+def test_a_topic_has_the_records_of_the_table_or_does_not_say_whose(
+    changes: Mapping[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connector may have written the schema."""
+    _check_orders({**data_key_schema(_table("orders")), **changes}, monkeypatch)
+
+
+def test_a_topic_with_the_records_of_another_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`verify` would report every row, and `--repair` would send them all."""
+    with pytest.raises(ConfigError) as error:
+        _check_orders(data_key_schema(_table("items")), monkeypatch)
+    said = "--topic: persistent://public/default/t has the records of shop.items, not of shop.orders"
+    assert str(error.value) == said
 
 
 @pytest.mark.parametrize(

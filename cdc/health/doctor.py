@@ -418,6 +418,8 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
     folder = config.cdc_working_dir
     if folder.exists():
         yield from _disk(folder)
+    if not folder.exists() or folder.stat().st_dev != raw.stat().st_dev:
+        yield from _disk(raw, "make room: without it, Cassandra can write no commit log, and refuses writes")
 
 
 def _size(path: Path) -> int:
@@ -427,11 +429,9 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _disk(folder: Path) -> Iterator[Finding]:
+def _disk(folder: Path, remedy: str = "make room: positions and held events go there") -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     if free < _LITTLE_DISK:
-        yield warning(
-            str(folder), f"{as_bytes(free)} are free on its disk", "make room: positions and held events go there"
-        )
+        yield warning(str(folder), f"{as_bytes(free)} are free on its disk", remedy)
     else:
         yield ok(str(folder), f"{as_bytes(free)} are free on its disk")

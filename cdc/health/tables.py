@@ -231,16 +231,24 @@ def dead_letters(
     """One finding for each dead-letter topic. Raises PulsarServiceError."""
     found = []
     for topic in dead_letter_topics(config, (each.options for each in sources)):
+        short = topic.rpartition("/")[2]
         try:
             waiting = Backlog.of(service.stats(topic), RESEND_SUBSCRIPTION, now_s)
         except NotThereError:
-            waiting = None
-        short = topic.rpartition("/")[2]
-        if waiting is None or not waiting.messages:
+            found.append(ok(short, "none", letters=0))
+            continue
+        if waiting is None:
+            text = f"whether there are any is not known: the topic has no subscription {RESEND_SUBSCRIPTION}, which keeps them"
+            remedy = f"pulsar-admin topics create-subscription -m earliest -s {RESEND_SUBSCRIPTION} {topic}"
+            found.append(warning(short, text, remedy))
+            continue
+        if not waiting.messages:
             found.append(ok(short, "none", letters=0))
             continue
         options = f"--service-url {config.pulsar_service_url} --topic {topic}"
         text = f"{waiting.messages:,} changes could not be published and are dead letters"
+        if waiting.messages == 1:
+            text = "1 change could not be published and is a dead letter"
         remedy = f"`cdc connector dead-letters {options}` gives the reasons; then `cdc connector resend {options}`"
         found.append(failure(short, text, remedy, letters=waiting.messages))
     return found

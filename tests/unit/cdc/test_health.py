@@ -582,6 +582,25 @@ def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> 
     assert (silent.level, "File name too long" in silent.text) == (Level.FAILURE, True)
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no second disk")
+def test_the_doctor_looks_at_the_disk_of_cdc_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to look at the disk of the working directory alone. A full disk stops Cassandra's commit log."""
+    with TemporaryDirectory(dir="/dev/shm") as raw:
+        (tmp_path / "work").mkdir()
+        (tmp_path / "agent.yaml").write_text(f"cdcRawDirectory: {raw}\ncdcWorkingDir: {tmp_path}/work\n")
+
+        def disks() -> list[tuple[Level, str, str]]:
+            found = agent_machine(str(tmp_path / "agent.yaml"))
+            return [(each.level, each.subject, each.remedy) for each in found if "free on its disk" in each.text]
+
+        assert disks() == [(Level.OK, f"{tmp_path}/work", ""), (Level.OK, raw, "")]
+        monkeypatch.setattr("cdc.health.doctor._LITTLE_DISK", 1 << 60)
+        assert disks() == [
+            (Level.WARNING, f"{tmp_path}/work", "make room: positions and held events go there"),
+            (Level.WARNING, raw, "make room: without it, Cassandra can write no commit log, and refuses writes"),
+        ]
+
+
 def test_the_doctor_goes_on_behind_a_working_directory_that_it_may_not_look_at() -> None:
     """It used to end there, without findings about the servers."""
     with TemporaryDirectory() as name:

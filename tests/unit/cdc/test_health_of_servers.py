@@ -26,10 +26,11 @@ from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import Cluster, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
-from cdc.health.tables import _DataTopic, _PolicyChecks, gaps, tables
+from cdc.health.tables import _DataTopic, _PolicyChecks, dead_letters, gaps, tables
 from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
+from schemas.topics import RESEND_SUBSCRIPTION
 from tests.servers.pages import Page, page, serving
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
@@ -620,4 +621,33 @@ def test_the_dead_letter_topics_of_a_line_are_its_own_and_those_of_its_sources()
     assert found.text == "the message TTL drops dead letters that were not read for 60 s"
     assert found.remedy.startswith(
         "`pulsar-admin topics set-message-ttl persistent://public/default/shop-letters --ttl 0"
+    )
+
+
+def _letters(stats: Mapping[str, object] | None) -> Finding:
+    topic = f"{_TOPICS}/cdc-dead-letters"
+    pages = {} if stats is None else {f"{topic}/partitions": page({"partitions": 0}), f"{topic}/stats": page(stats)}
+    with serving(pages) as url, PulsarService(config := _line(url)) as service:
+        [found] = dead_letters(service, config, [], 0.0)
+    return found
+
+
+def test_dead_letters_are_counted() -> None:
+    """A topic without letters, and one that does not exist, are well."""
+    assert _letters(None) == ok("cdc-dead-letters", "none", letters=0)
+    counted = [_letters({"subscriptions": {RESEND_SUBSCRIPTION: {"msgBacklog": number}}}) for number in (0, 1, 2)]
+    assert [(each.level, each.text) for each in counted] == [
+        (Level.OK, "none"),
+        (Level.FAILURE, "1 change could not be published and is a dead letter"),
+        (Level.FAILURE, "2 changes could not be published and are dead letters"),
+    ]
+
+
+def test_a_dead_letter_topic_without_its_subscription_is_not_said_to_be_empty() -> None:
+    """Somebody has deleted the subscription, so Pulsar deletes the letters. This used to count as none."""
+    found = _letters({"subscriptions": {}, "storageSize": 700})
+    assert (found.level, found.text.startswith("whether there are any is not known: ")) == (Level.WARNING, True)
+    assert found.remedy == (
+        f"pulsar-admin topics create-subscription -m earliest -s {RESEND_SUBSCRIPTION}"
+        " persistent://public/default/cdc-dead-letters"
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import click
 
@@ -250,7 +254,8 @@ def open_session(
     if master or not is_submitted:
         builder = builder.master(master or "local[*]")
     try:
-        session = builder.getOrCreate()
+        with _ctrl_c_without_tracebacks():
+            session = builder.getOrCreate()
     except PySparkRuntimeError as error:
         java = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {java}" if java else "JAVA_HOME is not set"
@@ -260,6 +265,29 @@ def open_session(
         raise SparkJobError(_reason_of(error)) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _ctrl_c_without_tracebacks() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt and nothing else, in this context and after it.
+
+    PySpark sets a handler when a session starts. It asks Java to cancel all jobs, on the connection whose answer the
+    interrupted call waits for. So that call ends with an error of py4j, and the command with a wrong reason.
+    """
+    known = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or known is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    logging.disable(logging.CRITICAL)  # py4j logs a traceback for each call that does not return
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TableProgress, TopicPosition
 
-__all__ = ["NodeResolved", "PartitionCursor", "TableResolved", "pinned", "resolved_of"]
+__all__ = ["NodeResolved", "PartitionCursor", "TableResolved", "pinned", "resolved_of", "utc_text"]
 
 _FRESH_MS: Final = 60_000
 _SILENT_MS: Final = 30_000
@@ -201,5 +202,10 @@ def _without(table: str, records: Mapping[UUID, ProgressRecord], nodes: Sequence
     told = ", ".join(f"{name} {count}" for name, count in sorted(factors.items())) or "not known"
     return [
         f"without {'this node' if len(late) == 1 else f'these {len(late)} nodes'} the table is complete until"
-        f" {min(others)} for writes that at least {len(late) + 1} replicas had answered (replication: {told})"
+        f" {utc_text(min(others))} for writes that at least {len(late) + 1} replicas had answered (replication: {told})"
     ]
+
+
+def utc_text(time_ms: int) -> str:
+    """A time since the epoch as text: `2026-11-24T21:05:03.120Z`."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

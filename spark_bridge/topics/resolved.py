@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
@@ -26,7 +25,7 @@ from schemas.progress_record import (
     decode_progress,
     progress_topic,
 )
-from schemas.resolved import PartitionCursor, TableResolved, pinned, resolved_of
+from schemas.resolved import PartitionCursor, TableResolved, pinned, resolved_of, utc_text
 from schemas.topics import events_topic
 from spark_bridge.errors import PulsarUnreachableError, TopicError, UnresolvedError
 from spark_bridge.topics.admin import PulsarAdmin
@@ -239,8 +238,3 @@ def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeo
                 if time.monotonic() >= deadline:
                     raise
         return found
-
-
-def utc_text(time_ms: int) -> str:
-    """A time since the epoch as text: `2026-11-24T21:05:03.120Z`."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -124,7 +124,7 @@ def test_a_node_without_an_agent_is_named() -> None:
     assert found.resolved_ms is None
     assert "10.0.0.2" in found.problems[0]
     assert "at least 2 replicas" in found.problems[1]
-    assert "complete until" in found.problems[1]
+    assert "complete until 1970-01-01T00:00:00.500Z for" in found.problems[1]
 
 
 def test_a_node_that_is_down_holds_the_timestamp() -> None:

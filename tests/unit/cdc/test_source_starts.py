@@ -59,6 +59,12 @@ def test_a_source_that_was_just_created_is_starting() -> None:
     assert found.remedy.startswith("wait: ")
 
 
+def test_the_request_of_a_worker_is_understood() -> None:
+    """It was recorded from Pulsar 4.0.8 after `sources create`."""
+    found = _found(_recorded("source-starting"), _asked((_GOLDEN / "worker-request.bin").read_bytes()))
+    assert (found.level, found.text.partition(":")[0]) == (Level.WARNING, "is starting")
+
+
 @pytest.mark.parametrize(
     "requests",
     [
@@ -150,6 +156,6 @@ def test_a_table_whose_source_starts_is_not_without_a_source() -> None:
     with serving(pages) as url:
         config = LineConfig.from_mapping({"pulsarAdminUrl": url, "eventsSubscriptionName": "sub"})
         with PulsarService(config) as service:
-            orders, other = tables(service, config, names, [view], 0.0)
+            orders, other, _ = tables(service, config, names, [view], 0.0)
     assert (orders.level, orders.text.startswith("its source is starting: 1 message waits; ")) == (Level.WARNING, True)
     assert (other.level, other.text.startswith("no source reads its events: ")) == (Level.FAILURE, True)

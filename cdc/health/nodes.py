@@ -45,14 +45,15 @@ class Cluster:
         if self.problem:
             remedy = "start it, or correct contactPoints, port and credentials in line.yaml"
             return failure("Cassandra", f"does not answer: {self.problem}", remedy)
-        parts = [f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}"]
+        versions = ", ".join(sorted({node.version for node in self.nodes}))
+        parts = [f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}, {versions}"]
         if self.refused:
             parts.append(
                 f"{len(self.refused)} of them down (nothing listens on port {self.port}): {_addresses(self.refused)}"
             )
         if self.silent:
             parts.append(f"{len(self.silent)} of them not reached from here: {_addresses(self.silent)}")
-        text = ", ".join([*parts, *sorted({node.version for node in self.nodes})])
+        text = "; ".join(parts)
         reported = {each.node_id for each in statuses if each.is_current(now_s) and each.content["cassandra_problem"]}
         if any(str(node.host_id) not in reported for node in self.refused):
             return failure("Cassandra", text, "start Cassandra there, or see its log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -81,11 +81,11 @@ def tables(
     events = events_tables(topics, config.topic_prefix)
     checks = _PolicyChecks(service)
 
-    def look(table: str) -> tuple[list[Finding], list[Finding]]:
+    def look(table: str) -> list[Finding]:
         data = _existing(service, data_topics(table, sources))
         starts = any(each.starts_for_s is not None and serves(each, table) for each in sources)
-        own = list(_table(service, config, table, events[table], data, now_s, has_start=starts))
-        return own, list(checks.warnings(data))
+        checks.look(data)
+        return list(_table(service, config, table, events[table], data, now_s, has_start=starts))
 
     with ThreadPoolExecutor(8) as pool:
         asked_completeness = pool.submit(
@@ -94,12 +94,11 @@ def tables(
             sorted(events),
             dead_letter_topics(config, (each.options for each in sources)),
         )
-        looked = list(pool.map(look, sorted(events)))
+        found = [finding for each in pool.map(look, sorted(events)) for finding in each]
         completeness = asked_completeness.result()
-    of_all = [completeness] if isinstance(completeness, Finding) else []
-    by_table = {} if isinstance(completeness, Finding) else completeness
-    found = [each for own, deletions in looked for each in [*with_completeness(own, by_table), *deletions]]
-    return [*found, *of_all, *checks.unread()]
+    if isinstance(completeness, Finding):
+        return [*found, completeness, *checks.findings()]
+    return [*with_completeness(found, completeness), *checks.findings()]
 
 
 def _table(
@@ -166,30 +165,44 @@ def _existing(service: PulsarService, topics: Sequence[str]) -> list[_DataTopic]
 
 
 class _PolicyChecks:
-    """Checks which policies delete records of data topics, and notes topics whose policies cannot be read."""
+    """The policies that delete records of data topics. Each is told once, with the number of its topics."""
 
     def __init__(self, service: PulsarService) -> None:
         self._ask: Final = asked_once(service)
+        self._deletions: Final[list[tuple[str, Finding]]] = []
         self._unread: Final[dict[str, PulsarServiceError]] = {}
 
-    def warnings(self, topics: Iterable[_DataTopic]) -> Iterator[Finding]:
-        """A warning for each policy that deletes records of one of these topics."""
+    def look(self, topics: Iterable[_DataTopic]) -> None:
+        """Ask for the policies of these topics. Any thread may call this."""
         for topic in topics:
             try:
-                yield from policy_warnings(self._ask, topic.name, None)
+                self._deletions.extend((topic.name, each) for each in policy_warnings(self._ask, topic.name, None))
             except NotThereError:
                 continue  # deleted just now
             except PulsarServiceError as error:
                 self._unread[topic.name] = error
 
-    def unread(self) -> list[Finding]:
-        """One warning for all topics whose policies could not be read."""
-        if not self._unread:
-            return []
-        [first, *others] = sorted(self._unread)
-        topics = first.rpartition("/")[2] + (f" and {len(others):,} other topics" if others else "")
-        text = f"it is not known whether Pulsar deletes records of {topics}: {self._unread[first]}"
-        return [warning("data topics", text, "grant the right to read the topics' policies (tenant admin)")]
+    def findings(self) -> list[Finding]:
+        """A warning for each policy, and one for all topics whose policies could not be read."""
+        by_text: dict[str, list[tuple[str, Finding]]] = {}
+        for topic, each in sorted(self._deletions, key=lambda found: found[0]):
+            by_text.setdefault(each.text, []).append((topic, each))
+        found = [_told_once([topic for topic, _ in group], group[0][1]) for group in by_text.values()]
+        if self._unread:
+            [first, *others] = sorted(self._unread)
+            topics = first.rpartition("/")[2] + (f" and {len(others):,} other topics" if others else "")
+            text = f"it is not known whether Pulsar deletes records of {topics}: {self._unread[first]}"
+            found.append(warning("data topics", text, "grant the right to read the topics' policies (tenant admin)"))
+        return found
+
+
+def _told_once(topics: Sequence[str], first: Finding) -> Finding:
+    """The finding about the first of these topics, with the number of the others."""
+    if len(topics) == 1:
+        return first
+    others = f"{len(topics) - 1:,} other data topic{'s' if len(topics) > 2 else ''}"
+    text = f"{first.text}; the same holds for {others}, which `cdc doctor` lists"
+    return replace(first, text=text, facts={"topics": list(topics)})
 
 
 class Backlog:

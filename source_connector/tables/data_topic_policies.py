@@ -45,8 +45,8 @@ def trimming_of(ask: Ask, topic: str, wanted_minutes: int | None) -> list[str]:
     ):
         found.insert(
             0,
-            "records that no subscription holds are deleted, because there is no retention; fix it with the option"
-            f" dataTopic.retentionMinutes, or with `pulsar-admin topicPolicies set-retention {topic} --time -1 --size -1`",
+            "records that no subscription holds are deleted, because there is no retention; fix it with `pulsar-admin"
+            f" topicPolicies set-retention {topic} --time -1 --size -1`, or the option dataTopic.retentionMinutes of the source",
         )
     return found
 

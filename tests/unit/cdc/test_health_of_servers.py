@@ -199,7 +199,7 @@ def test_a_node_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with _ring(monkeypatch) as line:
         cluster = cluster_of(line)
     found = cluster.finding([], 0.0)
-    text = f"3 nodes, 1 of them down (nothing listens on port {line.port}): 127.0.0.2, 5.0.9"
+    text = f"3 nodes, 5.0.9; 1 of them down (nothing listens on port {line.port}): 127.0.0.2"
     assert (found.level, found.text) == (Level.FAILURE, text)
     assert found.remedy == "start Cassandra there, or see its log"
     content = {**_recorded("agent-status"), "node_id": str(UUID(int=2)), "cassandra_problem": "refused"}
@@ -213,7 +213,7 @@ def test_a_node_that_this_machine_does_not_reach_may_be_up() -> None:
     nodes = [Node(host_id=UUID(int=n), address=f"10.0.0.{n}", version="5.0.9", data_center="dc1") for n in range(1, 8)]
     found = Cluster(port=9042, nodes=nodes, silent=nodes[1:]).finding([], 0.0)
     shown = "10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5, 10.0.0.6 and 1 more"
-    assert (found.level, found.text) == (Level.WARNING, f"7 nodes, 6 of them not reached from here: {shown}, 5.0.9")
+    assert (found.level, found.text) == (Level.WARNING, f"7 nodes, 5.0.9; 6 of them not reached from here: {shown}")
     assert Cluster(port=9042, nodes=nodes[:1]).finding([], 0.0) == ok("Cassandra", "1 node, 5.0.9")
 
 
@@ -511,7 +511,31 @@ def test_status_and_doctor_tell_of_a_data_topic_without_retention(minutes: int, 
     assert [(each.level, each.subject) for each in deleted] == [(Level.WARNING, "data-shop.orders")] * said
     for each in deleted:
         assert each.text == "records that no subscription holds are deleted, because there is no retention"
-        assert each.remedy.endswith(f"set-retention persistent://{data} --time -1 --size -1`")
+        assert each.remedy == (
+            f"`pulsar-admin topicPolicies set-retention persistent://{data} --time -1 --size -1`, or the option"
+            " dataTopic.retentionMinutes of the source"
+        )
+
+
+def test_a_policy_of_several_data_topics_is_told_once() -> None:
+    """By default, no topic has a retention. The topics are sorted, so that the screen is the same each time."""
+    topics = [f"/admin/v2/persistent/public/default/data-shop.t{number}" for number in (2, 0, 1)]
+    pages = {"/admin/v2/namespaces/public/default/subscriptionExpirationTime": page(0)}
+    for number, each in enumerate(topics):
+        pages |= {f"{each}/{name}": page({}) for name in ("backlogQuotaMap", "retention")}
+        pages[f"{each}/messageTTL"] = page(60 if number == 2 else 0)
+    names = [f"persistent:/{each.removeprefix('/admin/v2/persistent')}" for each in topics]
+    with serving(pages) as url, PulsarService(_line(url)) as service:
+        checks = _PolicyChecks(service)
+        checks.look(_DataTopic(name, "") for name in names)
+    kept, dropped = checks.findings()
+    assert (kept.subject, dropped.subject) == ("data-shop.t0", "data-shop.t1")
+    assert kept.text.endswith("there is no retention; the same holds for 2 other data topics, which `cdc doctor` lists")
+    assert kept.facts == {"topics": sorted(names)}
+    assert kept.remedy.startswith(
+        f"`pulsar-admin topicPolicies set-retention {min(names)} --time -1 --size -1`, or the option"
+    )
+    assert dropped.text == "the message TTL drops records that were not read for 60 s"
 
 
 _OTHER_POLICIES: Final = ("messageTTL", "backlogQuotaMap")
@@ -536,8 +560,8 @@ def test_policies_of_data_topics_that_cannot_be_read_are_told_once() -> None:
 
     with serving(pages) as url, Counting(_line(url)) as service:
         checks = _PolicyChecks(service)
-        assert not list(checks.warnings(_DataTopic(name, "") for name in names))
-    [found] = checks.unread()
+        checks.look(_DataTopic(name, "") for name in names)
+    [found] = checks.findings()
     assert (found.level, found.subject) == (Level.WARNING, "data topics")
     said = (
         f"it is not known whether Pulsar deletes records of data-shop.t0 and 2 other topics: {url} answers 403 to GET "

@@ -53,7 +53,7 @@ def test_the_tables_of_the_status_are_judged_without_pyspark(line: str) -> None:
 from pathlib import Path
 from cdc.health.completeness import completeness_of
 from cdc.health.line_config import LineConfig
-print(completeness_of(LineConfig.load(Path(sys.argv[1])), ["shop.orders"], ())["shop.orders"].text)
+print(completeness_of(LineConfig.load(Path(sys.argv[1])), ["shop.orders"], ()).text)
 """
     done = _run(code, line)
     assert (done.returncode, done.stderr) == (0, "")

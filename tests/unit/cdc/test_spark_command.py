@@ -253,9 +253,19 @@ def test_a_cassandra_that_does_not_answer_is_told_before_spark_starts(
     where = ["--topic", "t"] if command == "verify" else []
     with serving(pages) as url:
         done = cdc(
-            command, "--service-url", "pulsar://127.0.0.1:1", "--admin-url", url, "--table", "shop.orders",
-            "--contact-point", "127.0.0.1", "--port", "1", *where,
-        )  # fmt: skip
+            command,
+            "--service-url",
+            "pulsar://127.0.0.1:1",
+            "--admin-url",
+            url,
+            "--table",
+            "shop.orders",
+            "--contact-point",
+            "127.0.0.1",
+            "--port",
+            "1",
+            *where,
+        )
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "127.0.0.1:1" in done.stderr
 
@@ -263,9 +273,14 @@ def test_a_cassandra_that_does_not_answer_is_told_before_spark_starts(
 def _table(name: str) -> TableMetadata:
     column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
     return TableMetadata(
-        keyspace="shop", name=name, table_id=UUID(int=1), partition_key=(column,), clustering_key=(), static_columns=(),
+        keyspace="shop",
+        name=name,
+        table_id=UUID(int=1),
+        partition_key=(column,),
+        clustering_key=(),
+        static_columns=(),
         regular_columns=(),
-    )  # fmt: skip
+    )
 
 
 def _check_orders(record: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,9 +173,7 @@ final class ChildProcess {
     /** A line of the child's log begins with its level, 3 to 6 in angle brackets; any other comes from below it. */
     private void logLines() {
         Logger log = context.getLogger();
-        if (instanceMarks != null) {
-            MDC.setContextMap(instanceMarks);
-        }
+        MDC.setContextMap(instanceMarks == null ? Map.of() : instanceMarks);
         try (BufferedReader lines = process.errorReader(StandardCharsets.UTF_8)) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 String text = line.replaceFirst("^<[3-6]>", "");

@@ -22,7 +22,7 @@ _MAX_MESSAGES: Final = 256
 
 @final
 class TopicLane:
-    """Owned by the publisher's thread. A producer that fails is replaced; the next one sends all messages again.
+    """Owned by the publisher's thread. A producer that fails is replaced; the next one sends all sent messages again.
 
     A message that is larger than the broker accepts is halved. If it has only one event, it is in `too_large` until the
     topic has stored it.
@@ -35,9 +35,11 @@ class TopicLane:
         self.generation = 0
         """How many producers were given up. Results of earlier producers are ignored."""
         self.waiting: Final = WaitingEvents()
+        # Messages that were sent, and when each of them was sent for the first time.
         self._messages: Final[deque[Message]] = deque()
-        # When each message was sent for the first time. Shorter than `_messages` if the last ones were not sent yet.
         self._sent_at: Final[deque[float]] = deque()
+        # Messages that count as not sent. They are behind `_messages`, and before `waiting`.
+        self._unsent: Final[deque[Message]] = deque()
         self.too_large: Final[deque[Message]] = deque()
         # Totals of all messages, also of those in `too_large`.
         self._events_packed = 0
@@ -74,28 +76,31 @@ class TopicLane:
         return self._producer is not None and self._producer.is_connected()
 
     def open(self, producer: EventProducer) -> None:
-        """Send with this producer from now on. It starts with the messages that are not acknowledged."""
+        """Send with this producer from now on. It starts with the messages that were sent and are not acknowledged."""
         self._producer = producer
         self._connected_at = time.monotonic()
-        again = list(self._messages)
-        unsent = len(again) - len(self._sent_at)
-        sent_at = [*self._sent_at, *[time.monotonic()] * unsent]
+        again = list(zip(self._messages, self._sent_at, strict=True))
         self._messages.clear()
         self._sent_at.clear()
-        for message, first_sent_at in zip(again, sent_at, strict=True):
+        for message, first_sent_at in again:
             self._send(message, first_sent_at)
 
     def send_ready(self) -> int:
         """Send the events that need not wait any longer. Return the number of messages that were sent."""
         count = 0
-        while self._producer is not None and self.waiting and len(self._messages) < self._room():
-            message = self._pack()
+        while self._producer is not None and (message := self._take_next()) is not None:
             now = time.monotonic()
             if not self._messages:
                 self._moved_at = now
             self._send(message, now)
             count += 1
         return count
+
+    def _take_next(self) -> Message | None:
+        """Take the next message to send; None if there is none, or it has to wait."""
+        if self._unsent:
+            return self._unsent.popleft() if len(self._messages) < _MAX_MESSAGES else None
+        return self._pack() if self.waiting and len(self._messages) < self._room() else None
 
     def _room(self) -> int:
         is_full = len(self.waiting) >= self._packing.max_events or self.waiting.size >= self._packing.max_bytes
@@ -162,6 +167,8 @@ class TopicLane:
         self.give_up()
         self.failures = 0
         self.last_position = UNKNOWN_POSITION
+        self._unsent.extendleft(reversed(self._messages))
+        self._messages.clear()
         self._sent_at.clear()
 
     def pack_all(self) -> Sequence[Message]:
@@ -170,13 +177,13 @@ class TopicLane:
         The lane must be stopped.
         """
         while self.waiting:
-            self._messages.append(self._pack())
-        return [*self.too_large, *self._messages]
+            self._unsent.append(self._pack())
+        return [*self.too_large, *self._unsent]
 
     def clear(self) -> None:
         """Remove all events, because they are stored elsewhere."""
         self.waiting.take_all()
-        for messages in (self.too_large, self._messages):
+        for messages in (self.too_large, self._messages, self._unsent):
             while messages:
                 self._forget(messages.popleft())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from change_agent.errors import PublishError
 from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
 from change_agent.publishing.outgoing import Outgoing
@@ -81,6 +84,8 @@ class _ClearingProducer:
 class _PublishingAgent(StagedAgent):
     """A staged agent whose events go through a publisher to the broker."""
 
+    check_s = 60.0
+
     def __init__(self, folder: Path, tables: MemoryTables, broker: _Broker) -> None:
         super().__init__(folder, tables, clearings=broker)
         limits = HoldLimits(events=0, bytes=0, seconds=0.0, max_held_bytes=1_000_000, settled_s=1_000.0)
@@ -94,6 +99,7 @@ class _PublishingAgent(StagedAgent):
             packing=Packing(max_events=1, max_bytes=10_000),
             held_directory=self.held,
             hold_limits=limits,
+            check_s=self.check_s,
             awaited=self.awaited,
         )
 
@@ -121,8 +127,12 @@ def _place() -> Truncation:
     return Truncation(_ID, len(segment_bytes(_ID, _SECTIONS[:2])), 1_000)
 
 
+def _name(tables: MemoryTables) -> str:
+    return tables.tables[_TABLE_ID].full_name
+
+
 def _topic(tables: MemoryTables) -> str:
-    return f"{_PREFIX}{tables.tables[_TABLE_ID].full_name}"
+    return f"{_PREFIX}{_name(tables)}"
 
 
 def _stored_ids(agent: StagedAgent) -> set[str]:
@@ -162,6 +172,36 @@ def test_events_wait_for_a_truncation_whose_topic_was_unreachable(tmp_path: Path
     time.sleep(0.5)
     assert len(broker.order(topic)) == 2
     broker.connected = True
+    time.sleep(1.5)
+    assert len(broker.order(topic)) == 2
+    broker.refuses_clearings = False
+    wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 20)
+    assert [each == "T" for each in broker.order(topic)] == [False, False, True, False, False, False]
+    _end(agent, content)
+
+
+def _refuse(*args: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_events_that_the_disk_does_not_hold_wait_for_a_truncation(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was deleted while they waited, and is opened again before the disk has room to hold them."""
+    broker = _Broker()
+    monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content = _begun(agent, broker, tables)
+    topic = _topic(tables)
+    broker.refuses_clearings = True
+    agent.index(_ID, str(len(content)))
+    wait_until(lambda: _TABLE_ID in agent.awaited and agent.positions.events == 3, "the events behind it wait")
+    monkeypatch.setattr(HeldEvents, "append", _refuse)
+    opened = broker.opened
+    broker.lost_topics.add(topic)
+    wait_until(lambda: agent.publisher.statuses[_name(tables)].problem is not None, "the topic is lost")
+    broker.lost_topics.clear()
+    wait_until(lambda: broker.opened > opened, "the topic is opened again")
     time.sleep(1.5)
     assert len(broker.order(topic)) == 2
     broker.refuses_clearings = False

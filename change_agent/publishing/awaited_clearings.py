@@ -5,7 +5,8 @@ on the topic before it, and their segments deleted before they are published onc
 
     awaited-clearings.json => {table id: {"topic": text, "payload": hex, "is_late": bool}}
 
-The file has the truncations for which events wait. Held events wait for them after a restart, too.
+The file has the truncations for which events wait. Held events wait for them after a restart, too. So events are held,
+or sent before a truncation, only when the file says so: after a restart, nothing else would.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,6 +83,8 @@ class AwaitedClearings:
         self._awaited: Mapping[UUID, _Awaited] = self._read()
         # Keeps threads from writing the file at once.
         self._lock: Final = threading.Lock()
+        # False while the file may lack the newest state.
+        self._is_stored = True
 
     def start(self) -> None:
         """Begin to publish the truncations of the file."""
@@ -99,6 +101,7 @@ class AwaitedClearings:
         if known is not None and (known.topic, known.payload) == (topic, payload):
             return
         added = _Awaited(topic, payload, is_late)
+        self._is_stored = False
         self._awaited = {**self._awaited, table_id: added}
         self._store()
         self._begin(table_id, added)
@@ -129,6 +132,12 @@ class AwaitedClearings:
                 self._store()
                 return
 
+    def may_hold(self, topic: str) -> bool:
+        """False while the file lacks a truncation for which the topic's events wait: tries to write it again."""
+        if self._is_stored or not any(each.topic == topic and each.waits for each in self._awaited.values()):
+            return True
+        return self._store()
+
     def holds_back(self, topic: str, *, is_usable: bool) -> bool:
         """True while the topic's events wait for a truncation. `is_usable`: the topic can be used for events now.
 
@@ -145,9 +154,7 @@ class AwaitedClearings:
             awaited.usable_since = None
         elif awaited.usable_since is None:
             awaited.usable_since = now
-        elif now - awaited.usable_since >= self._patience_s:
-            awaited.is_overtaken = True
-            self._store()
+        elif now - awaited.usable_since >= self._patience_s and self._store(overtaken=awaited):
             _log.warning(
                 "%s: the broker takes events, but no truncation, for %.0f s: later events are sent before it, and once"
                 " more after it; see that the agent may produce with a further version of the topic's schema",
@@ -178,14 +185,24 @@ class AwaitedClearings:
             # The reader finds the truncations again. Only held events may come before them then.
             return {}
 
-    def _store(self) -> None:
-        """Write the file. If the disk is full, only the memory has a truncation."""
+    def _store(self, *, overtaken: _Awaited | None = None) -> bool:
+        """Write the file; False if the disk is full. Then only the memory has a truncation.
+
+        `overtaken`: no event waits for this one any more, once the file says so.
+        """
         with self._lock:
             waiting = {
                 str(table_id): {"topic": each.topic, "payload": each.payload.hex(), "is_late": each.is_late}
                 for table_id, each in self._awaited.items()
-                if each.waits
+                if each.waits and each is not overtaken
             }
-            with suppress(OSError):
+            try:
                 replace_private(self._path, json.dumps(waiting, indent=1).encode(), is_durable=True)
                 sync_directory(self._path.parent)
+            except OSError:
+                self._is_stored = False
+            else:
+                self._is_stored = True
+                if overtaken is not None:
+                    overtaken.is_overtaken = True
+            return self._is_stored

@@ -187,11 +187,15 @@ class MutationPublisher(Stage):
             disk_has_room = self._hold_limits.disk_has_room(self._topics.values())
             for topic in self._ready.values():
                 if disk_has_room:
-                    topic.store()
+                    self._store(topic)
                 if not self._waits_for_clearing(topic):
                     self._metrics.messages_sent += topic.send_ready()
             self._ready.clear()
             self._serve_topics()
+
+    def _store(self, topic: TopicQueue) -> None:
+        if self._awaited is None or self._awaited.may_hold(topic.name):
+            topic.store()
 
     def _waits_for_clearing(self, topic: TopicQueue) -> bool:
         return self._awaited is not None and self._awaited.holds_back(topic.name, is_usable=topic.is_usable())
@@ -425,7 +429,7 @@ class MutationPublisher(Stage):
         )
         must_open = topic.state is TopicState.OPEN
         topic.hold()
-        topic.store()
+        self._store(topic)
         self._metrics.topics_held += 1
         if must_open:
             self._open(topic)

@@ -8,11 +8,14 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from uuid import UUID
 
 import pytest
 
 from change_agent.errors import PublishError
+from change_agent.publishing import awaited_clearings
+from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.hold_limits import HoldLimits
@@ -180,7 +183,7 @@ def test_events_wait_for_a_truncation_whose_topic_was_unreachable(tmp_path: Path
     _end(agent, content)
 
 
-def _refuse(*args: object) -> None:
+def _refuse(*args: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -263,6 +266,57 @@ def test_held_events_wait_for_a_truncation_after_a_restart(
     agent.start()
     agent.stop()
     assert len(broker.order(topic)) == 6
+
+
+def test_events_are_not_held_before_their_truncation_is_stored(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the truncation is found, and has room later. After a restart, held events wait for it."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    broker.refused_topics.add(topic)
+    tables.truncations = {_TABLE_ID: _place()}
+    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    with monkeypatch.context() as full:
+        full.setattr(awaited_clearings, "replace_private", _refuse)
+        agent.start()
+        wait_until(lambda: _TABLE_ID in agent.awaited and agent.files() != [], "it is found")
+        time.sleep(2.5)
+        assert agent.files() != []
+    wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
+    agent.stop()
+    broker.refused_topics.clear()
+    broker.refuses_clearings = True
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.start()
+    time.sleep(1.5)
+    assert broker.order(topic) == []
+    agent.stop()
+
+
+def test_events_are_sent_before_their_truncation_only_when_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full. After a restart, the file would promise that no event was sent before it."""
+
+    def open_producers(topic: str) -> list[EventProducer]:
+        raise PublishError(topic, "is refused")
+
+    def holds_back(awaited: AwaitedClearings) -> bool:
+        awaited.holds_back("events-1", is_usable=True)
+        return awaited.holds_back("events-1", is_usable=True)
+
+    stopping = Event()
+    awaited = AwaitedClearings(tmp_path, open_producers, stopping, patience_s=0.0)
+    awaited.add(UUID(int=1), "events-1", b"x", is_late=False)
+    stopping.set()
+    with monkeypatch.context() as full:
+        full.setattr(awaited_clearings, "replace_private", _refuse)
+        assert holds_back(awaited)
+    assert json.loads((tmp_path / "awaited-clearings.json").read_text()) != {}
+    assert not holds_back(awaited)
+    assert json.loads((tmp_path / "awaited-clearings.json").read_text()) == {}
 
 
 def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(

@@ -173,11 +173,11 @@ class RowFetcher:
         if lane.is_turn_of_alone:
             return [lane.take_alone()]
         lane.turn_of_waiting()
-        largest, allows_product = self._group_limits.of(request.projection.table.full_name)
+        largest = self._group_limits.of(request.projection.table.full_name)
         largest = min(largest, size.rows_of_group(), int(room / size.value))
         if lane is self._higher and self._breaker.is_probe_due(now):
             largest = 1
-        reads = take_group(lane.waiting, allow_product=allows_product and self._surplus < _MAX_SURPLUS, largest=largest)
+        reads = take_group(lane.waiting, allow_product=self._surplus < _MAX_SURPLUS, largest=largest)
         self._surplus = 1 + (self._surplus - 1) * _SURPLUS_FADES
         for read in reads:
             self._waiting_bytes -= read.bytes
@@ -260,12 +260,13 @@ class RowFetcher:
         if keys == 1:
             self._group_limits.single_refused(table)
             return
-        instead = self._group_limits.refused(table, keys, str(error))
+        fewer = self._group_limits.refused(table, keys)
         self._notices.say(
             f"{table} keys",
-            f"{table}: Cassandra refuses a statement for {keys} keys; {instead} for ten minutes, and a row costs more CPU; if a "
-            f"guardrail is the reason, a higher partition_keys_in_select_fail_threshold or "
-            f"in_select_cartesian_product_fail_threshold in cassandra.yaml helps ({reason_of(error)})",
+            f"{table}: Cassandra refuses a statement for {keys} keys; statements for at most {fewer} are sent for ten "
+            "minutes, and a row costs more CPU; if a guardrail is the reason, a higher "
+            "partition_keys_in_select_fail_threshold or in_select_cartesian_product_fail_threshold in cassandra.yaml "
+            f"helps ({reason_of(error)})",
         )
 
     def _prepare_as_others(self, table: str, wording: int) -> None:

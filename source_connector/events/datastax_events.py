@@ -149,6 +149,8 @@ def _record(data: bytes, schema: Schema) -> dict[str, AvroValue]:
     found = cast("dict[str, AvroValue]", fastavro.schemaless_reader(source, schema, None))
     if source.read(1):
         raise ValueError("bytes after the record")
+    if not isinstance(found, dict):
+        raise TypeError("its schema is that of no record")
     return found
 
 

@@ -142,6 +142,18 @@ def test_what_is_no_schema_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "key"), [("string", b"\2p"), ("null", b""), ({"type": "array", "items": "int"}, b"\2\2\0")]
+)
+def test_a_key_that_is_no_record_is_refused(schema: object, key: bytes) -> None:
+    """Another producer may write plain keys. The message becomes a dead letter, and the others go on."""
+    *_, last = (_GOLDEN / "statements-events.txt").read_text().splitlines()
+    plain = _schema(json.dumps(json.loads(json.loads(last)["data"]) | {"key": schema}))
+    keyed = replace(SEM, partition_key=SEM.partition_key[:1], clustering_key=())
+    with pytest.raises(MalformedEventsError, match="no record"):
+        as_mutation_events(plain.decode(key, b"\0\0\0", {}), Projection(keyed))
+
+
+@pytest.mark.parametrize(
     ("is_desc", "start", "end"), [(False, 5000, 5999), (True, 5999, 5000)], ids=["ascending", "descending"]
 )
 def test_a_cut_time_stands_for_its_microsecond(*, is_desc: bool, start: int, end: int) -> None:

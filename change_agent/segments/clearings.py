@@ -217,14 +217,19 @@ class Clearings:
             self._ask_at = time.monotonic() + _NODE_PAUSE_S
 
     def stop_in(self, segment_id: int, position: int) -> int | None:
-        """The next position in this segment after `position` where a clearing has to be published; None without one."""
+        """The first position in this segment from `position` on where a clearing has to be published; None without one.
+
+        The reader may be just there: it was started again, or had read all that there was.
+        """
         if not self._pending:
             return None
         return min(
             (
                 each.place.position
                 for each in self._pending.values()
-                if each.state is _State.FOUND and each.place.segment_id == segment_id and each.place.position > position
+                if each.state is _State.FOUND
+                and each.place.segment_id == segment_id
+                and each.place.position >= position
             ),
             default=None,
         )

@@ -183,6 +183,31 @@ def test_events_wait_for_a_truncation_whose_topic_was_unreachable(tmp_path: Path
     _end(agent, content)
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_events_follow_a_truncation_at_the_place_where_the_reader_continues(
+    tmp_path: Path, tables: MemoryTables, is_refused: bool
+) -> None:
+    """The agent was stopped there, or Cassandra has written nothing since. No event has to be published twice."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    agent.segment(_ID, content, str(_place().position))
+    agent.start()
+    wait_until(lambda: agent.stored_now().last_place == (_ID, _place().position), "all is published so far")
+    agent.stop()
+    tables.truncations = {_TABLE_ID: _place()}
+    broker.refuses_clearings = is_refused
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.index(_ID, str(len(content)))
+    agent.start()
+    wait_until(lambda: agent.follower.read_position(_ID) == len(content), "all is read")
+    time.sleep(0.5)
+    broker.refuses_clearings = False
+    wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 20)
+    _end(agent, content)
+    assert [each == "T" for each in broker.order(topic)] == [False, False, True, False, False, False]
+
+
 def _refuse(*args: object, **options: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

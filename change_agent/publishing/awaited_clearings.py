@@ -127,6 +127,9 @@ class AwaitedClearings:
             except PublishError as error:
                 _log.debug("a truncation cannot be published: %s", error)
                 failures += 1
+            except Exception:  # noqa: BLE001  # its events wait for this thread
+                _log.exception("%s: a truncation was not published; it is tried again", awaited.topic)
+                failures += 1
             else:
                 awaited.is_published = True
                 self._store()

@@ -344,6 +344,22 @@ def test_events_are_sent_before_their_truncation_only_when_that_is_stored(
     assert json.loads((tmp_path / "awaited-clearings.json").read_text()) == {}
 
 
+def test_an_unexpected_error_does_not_end_the_attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has it, and the truncation is published all the same."""
+    broker = _Broker()
+    errors = [RuntimeError("a defect")]
+
+    def open_producers(topic: str) -> list[EventProducer]:
+        if errors:
+            raise errors.pop()
+        return broker.open_clearings(topic)
+
+    awaited = AwaitedClearings(tmp_path, open_producers, Event())
+    awaited.add(UUID(int=1), "events-1", b"x", is_late=False)
+    wait_until(lambda: broker.stored.get("events-1") == [[_CLEARING]], "the truncation is published")
+    assert ["a defect" in str(each.exc_info) for each in caplog.records] == [True]
+
+
 def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(
     tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,23 @@ def _stored_ids(agent: StagedAgent) -> set[str]:
     return set(json.loads(path.read_text())["truncations"]) if path.exists() else set()
 
 
+def _with_topic_away(tmp_path: Path, tables: MemoryTables, broker: _Broker) -> tuple[_PublishingAgent, str]:
+    """An agent, not started, with a whole segment and a truncation in the middle of it; and the topic."""
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    broker.refused_topics.add(topic)
+    tables.truncations = {_TABLE_ID: _place()}
+    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    return agent, topic
+
+
+def _with_topic_back(tmp_path: Path, tables: MemoryTables, broker: _Broker) -> _PublishingAgent:
+    """The next agent, not started. The topic takes events again, and no truncation."""
+    broker.refused_topics.clear()
+    broker.refuses_clearings = True
+    return _PublishingAgent(tmp_path, tables, broker)
+
+
 def _end(agent: StagedAgent, content: bytes) -> None:
     agent.index(_ID, f"{len(content)}\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is deleted")
@@ -241,11 +258,7 @@ def test_events_that_the_disk_does_not_hold_wait_for_a_truncation(
 def test_held_events_wait_for_a_truncation(tmp_path: Path, tables: MemoryTables) -> None:
     """They count as acknowledged, so the segment is deleted before the topic can be used."""
     broker = _Broker()
-    agent = _PublishingAgent(tmp_path, tables, broker)
-    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
-    broker.refused_topics.add(topic)
-    tables.truncations = {_TABLE_ID: _place()}
-    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent, topic = _with_topic_away(tmp_path, tables, broker)
     agent.start()
     wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
     assert broker.order(topic) == [] and list(agent.held.iterdir())
@@ -263,17 +276,11 @@ def test_held_events_wait_for_a_truncation_after_a_restart(
 ) -> None:
     """Their segment is deleted already, so they could not be published once more."""
     broker = _Broker()
-    agent = _PublishingAgent(tmp_path, tables, broker)
-    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
-    broker.refused_topics.add(topic)
-    tables.truncations = {_TABLE_ID: _place()}
-    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent, topic = _with_topic_away(tmp_path, tables, broker)
     agent.start()
     wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
     agent.stop()
-    broker.refused_topics.clear()
-    broker.refuses_clearings = True
-    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent = _with_topic_back(tmp_path, tables, broker)
     later = segment_bytes(_ID + 1, [[_OTHER]])
     agent.segment(_ID + 1, later, str(len(later)))
     agent.start()
@@ -298,11 +305,7 @@ def test_events_are_not_held_before_their_truncation_is_stored(
 ) -> None:
     """The disk is full when the truncation is found, and has room later. After a restart, held events wait for it."""
     broker = _Broker()
-    agent = _PublishingAgent(tmp_path, tables, broker)
-    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
-    broker.refused_topics.add(topic)
-    tables.truncations = {_TABLE_ID: _place()}
-    agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
+    agent, topic = _with_topic_away(tmp_path, tables, broker)
     with monkeypatch.context() as full:
         full.setattr(awaited_clearings, "replace_private", _refuse)
         agent.start()
@@ -311,9 +314,7 @@ def test_events_are_not_held_before_their_truncation_is_stored(
         assert agent.files() != []
     wait_until(lambda: agent.files() == [], "all is held, and the segment is deleted", 30)
     agent.stop()
-    broker.refused_topics.clear()
-    broker.refuses_clearings = True
-    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent = _with_topic_back(tmp_path, tables, broker)
     agent.start()
     time.sleep(1.5)
     assert broker.order(topic) == []

@@ -26,9 +26,10 @@ __all__ = ["GROUP_SIZE", "LOOK_AHEAD", "WaitingRead", "group_condition", "is_exa
 GROUP_SIZE: Final = 100
 LOOK_AHEAD: Final = 8 * GROUP_SIZE
 """How many waiting reads are looked through for keys of one statement."""
-_FIRST_LOOK: Final = 160
 _PRODUCT_SIZE: Final = 20
-# The keys of a statement that are enough to do without a product, and to look through the rest of the waiting reads.
+# The search ends after the first look, unless it has found as many exact keys as are worth it. So many exact keys are
+# also better than a product.
+_FIRST_LOOK: Final = 160
 _WORTH_IT: Final = 10
 _SIZE: Final = struct.Struct(">i")
 _ROW: Final = MutationKind.ROW
@@ -57,11 +58,17 @@ def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int
         return [first]
     chosen = _choose(first.request, waiting, allow_product=allow_product, room=largest - 1)
     if chosen:
-        taken = set(map(id, chosen))
-        rest = [each for each in waiting if id(each) not in taken]
-        waiting.clear()
-        waiting.extend(rest)
+        _remove(waiting, chosen)
     return [first, *chosen]
+
+
+def _remove(waiting: deque[WaitingRead], chosen: Sequence[WaitingRead]) -> None:
+    """Remove the chosen reads, which are in the queue's order. What is behind the last of them is not touched."""
+    kept: list[WaitingRead] = []
+    for each in chosen:
+        while (first := waiting.popleft()) is not each:
+            kept.append(first)
+    waiting.extendleft(reversed(kept))
 
 
 def group_condition(requests: Sequence[ReadRequest]) -> tuple[str, RawValues]:

@@ -94,8 +94,8 @@ class MirrorChecks:
                     f"mirror, check {self.report.checks}: resolved {resolved_ms}: row {row} was answered as {value}, and the"
                     f" mirror has {values.get(row)}"
                 )
-        # A mirror runs for seconds, so its table is always seconds ahead of its timestamp. The table of the run before is
-        # what a timestamp would go with that is stored too early.
+        # A mirror runs for seconds, so its table is always seconds ahead of its timestamp. If a run stored its timestamp
+        # too early, the timestamp would stand beside the table of the run before.
         before, self._values_before = self._values_before, values
         if before is not None:
             self.report.sensitive += any(before.get(row, 0) < value for row, value in answered.items())

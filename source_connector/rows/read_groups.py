@@ -98,8 +98,12 @@ def group_condition(requests: Sequence[ReadRequest]) -> tuple[str, RawValues]:
 
 
 def is_exact_by_bytes(projection: Projection) -> bool:
-    """True when a row is always found under exactly the bytes of the clustering key in its event."""
-    types = [column.type for column in projection.table.clustering_key]
+    """True when a row is always found under exactly the bytes of the key in its event.
+
+    Also for the partition key: Cassandra reads the values of `IN` and writes them again, so it looks for their usual
+    form.
+    """
+    types = [column.type for column in projection.table.primary_key]
     return all(isinstance(each, NativeType) and each.name not in _SEVERAL_FORMS for each in types)
 
 

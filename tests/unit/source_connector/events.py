@@ -94,6 +94,7 @@ def table(
     *,
     descending: Sequence[str] = (),
     clustering_type: str = "int",
+    partition_type: str = "int",
     table_id: UUID | None = None,
     static: Sequence[str] = (),
     generation: int | None = None,
@@ -104,7 +105,7 @@ def table(
         name="t",
         table_id=table_id or UUID(int=1),
         partition_key=tuple(
-            column(name, ColumnKind.PARTITION_KEY, position=at) for at, name in enumerate(partition_key)
+            column(name, ColumnKind.PARTITION_KEY, partition_type, position=at) for at, name in enumerate(partition_key)
         ),
         clustering_key=tuple(
             column(name, ColumnKind.CLUSTERING, clustering_type, position=at, is_desc=name in descending)

@@ -157,6 +157,12 @@ def test_a_clustering_value_with_several_forms_is_looked_for_again(cql_type: str
     assert is_exact_by_bytes(Projection(table(clustering_key=("c",), clustering_type=cql_type))) is exact
 
 
+@pytest.mark.parametrize(("cql_type", "exact"), [("int", True), ("varint", False)])
+def test_a_partition_key_with_several_forms_is_looked_for_again(cql_type: str, exact: bool) -> None:
+    """Cassandra writes the values of `IN` anew: 0x0001 is looked for as 0x01, which is another partition."""
+    assert is_exact_by_bytes(Projection(table(partition_type=cql_type))) is exact
+
+
 def bounds(start: tuple[int, ...], end: tuple[int, ...], *, inclusive: bool = False) -> RangeBounds:
     return RangeBounds(
         start=tuple(map(int32, start)), start_inclusive=inclusive, end=tuple(map(int32, end)), end_inclusive=inclusive

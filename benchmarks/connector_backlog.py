@@ -130,7 +130,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         table="single",
-        about="no two keys in one statement: two partition columns",
+        about="two partition columns; eight keys that wait have the second one in common",
         share=0.3,
         changes=_composite,
         columns=f"pk text, part int, ck int, {_VALUES}, PRIMARY KEY ((pk, part), ck)",

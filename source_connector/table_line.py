@@ -183,8 +183,8 @@ class TableLine:
         if request.kind in OF_MANY_ROWS and not self._stages.outbox.has_room(self):
             self.later(task, _ROOM_LOOK_S, partial(self.read, task, request))
         else:
-            self._reads += 1
             self._stages.fetcher.start(task, request)
+            self._reads += 1  # only now: a key that cannot be split is an error of `start`, and no read
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
         """Take the result of a read of this attempt."""

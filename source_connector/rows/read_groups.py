@@ -1,9 +1,14 @@
 """Groups waiting reads that one statement can answer: `IN` over partition keys and clustering keys of one node. Pure.
 
-A statement for 100 keys costs client and server a fraction of what 100 statements cost. Keys of one partition, or keys
-with the same clustering, are requested exactly. Other keys are requested as the product of both lists, at most 20 of
-them. This may return rows that were not requested. They are dropped, and the caller forbids products when there are too
-many of them. If rows are large, a statement has fewer keys, because its answer is in memory as a whole.
+A statement for 100 keys costs client and server a fraction of what 100 statements cost. These keys are requested
+exactly:
+
+- keys of one partition;
+- keys with the same clustering whose partition keys differ in one column: `sensor IN ? AND day = ? AND ck = ?`.
+
+If the clusterings differ as well, the product of both lists is requested, for at most 20 keys. This may return rows
+that were not requested. They are dropped, and the caller forbids products when there are too many of them. If rows are
+large, a statement has fewer keys, because its answer is in memory as a whole.
 """
 
 from __future__ import annotations
@@ -31,6 +36,9 @@ _PRODUCT_SIZE: Final = 20
 # also better than a product.
 _FIRST_LOOK: Final = 160
 _WORTH_IT: Final = 10
+# Instead of a column's index, for partition keys that differ in no column or in several ones.
+_NONE: Final = -1
+_SEVERAL: Final = -2
 _SIZE: Final = struct.Struct(">i")
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
@@ -40,15 +48,22 @@ _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "fl
 
 @final
 class WaitingRead:
-    """A request, the attempt of a task that it belongs to, and the bytes that its row was expected to have."""
+    """A request, the attempt of a task that it belongs to, and the bytes that its row was expected to have.
 
-    __slots__ = ("attempt", "bytes", "request", "task")
+    Raises CqlValueError when the event's partition key is not one of the table.
+    """
+
+    __slots__ = ("attempt", "bytes", "partition", "request", "task")
 
     def __init__(self, task: Task, request: ReadRequest) -> None:
         self.task: Final = task
         self.attempt: Final[int] = task.attempts
         self.request: Final = request
         self.bytes: float = 0.0
+        self.partition: Final[tuple[bytes, ...]] = split_partition_key(
+            request.partition_key, len(request.projection.table.partition_key)
+        )
+        """The values of the partition key's columns."""
 
 
 def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int = GROUP_SIZE) -> list[WaitingRead]:
@@ -56,7 +71,8 @@ def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int
     first = waiting.popleft()
     if largest < 2 or not _is_groupable(first.request):
         return [first]
-    chosen = _choose(first.request, waiting, allow_product=allow_product, room=largest - 1)
+    choose = _choose if len(first.partition) == 1 else _choose_composite
+    chosen = choose(first, waiting, allow_product, largest - 1)
     if chosen:
         _remove(waiting, chosen)
     return [first, *chosen]
@@ -71,19 +87,16 @@ def _remove(waiting: deque[WaitingRead], chosen: Sequence[WaitingRead]) -> None:
     waiting.extendleft(reversed(kept))
 
 
-def group_condition(requests: Sequence[ReadRequest]) -> tuple[str, RawValues]:
-    """The WHERE clause and the values of its markers for requests that were taken together."""
-    projection = requests[0].projection
-    partition_keys = list(dict.fromkeys(each.partition_key for each in requests))
-    clusterings = list(dict.fromkeys(each.clustering for each in requests))
+def group_condition(reads: Sequence[WaitingRead]) -> tuple[str, RawValues]:
+    """The WHERE clause and the values of its markers for reads that were taken together."""
+    projection = reads[0].request.projection
+    clusterings = list(dict.fromkeys(each.request.clustering for each in reads))
     conditions: list[str] = []
     values: list[bytes | None] = []
-    if len(partition_keys) == 1:
-        conditions.append(projection.partition_where)
-        values += split_partition_key(partition_keys[0], len(projection.table.partition_key))
-    else:
-        conditions.append(f"{quoted(projection.table.partition_key[0].name)} IN ?")
-        values.append(_list(partition_keys))
+    for at, part in enumerate(projection.table.partition_key):
+        found = list(dict.fromkeys(each.partition[at] for each in reads))
+        conditions.append(f"{quoted(part.name)} = ?" if len(found) == 1 else f"{quoted(part.name)} IN ?")
+        values.append(found[0] if len(found) == 1 else _list(found))
     columns = [quoted(column.name) for column in projection.table.clustering_key]
     if columns and len(clusterings) == 1:
         conditions += [f"{column} = ?" for column in columns]
@@ -121,9 +134,9 @@ def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
     )
 
 
-def _choose(first: ReadRequest, waiting: Iterable[WaitingRead], *, allow_product: bool, room: int) -> list[WaitingRead]:
+def _choose(first: WaitingRead, waiting: Iterable[WaitingRead], allow_product: bool, room: int) -> list[WaitingRead]:
     """Choose as many waiting reads as fit into one statement. Exact groups are preferred to products."""
-    is_composite = len(first.projection.table.partition_key) > 1
+    wanted = first.request
     mates: list[WaitingRead] = []
     same_partition: list[WaitingRead] = []
     same_clustering: list[WaitingRead] = []
@@ -132,19 +145,65 @@ def _choose(first: ReadRequest, waiting: Iterable[WaitingRead], *, allow_product
         if looked_at == LOOK_AHEAD or (looked_at == _FIRST_LOOK and len(exact) < _WORTH_IT):
             break
         request = each.request
-        if not _goes_with(first, request):
+        if not _goes_with(wanted, request):
             continue
         mates.append(each)
-        if request.partition_key == first.partition_key:
+        if request.partition_key == wanted.partition_key:
             same_partition.append(each)
-        elif not is_composite and request.clustering == first.clustering:
+        elif request.clustering == wanted.clustering:
             same_clustering.append(each)
         exact = same_clustering if len(same_clustering) > len(same_partition) else same_partition
         if len(exact) == room:
             break
-    if is_composite or not allow_product or len(exact) >= min(_WORTH_IT, room, len(mates)):
+    if not allow_product or len(exact) >= min(_WORTH_IT, room, len(mates)):
         return exact
     return mates[: min(room, _PRODUCT_SIZE - 1)]
+
+
+def _choose_composite(
+    first: WaitingRead, waiting: Iterable[WaitingRead], allow_product: bool, room: int
+) -> list[WaitingRead]:
+    """The same for a partition key of several columns, of which one may differ.
+
+    Few reads may have all other columns in common, so the search goes on when the first look has found one of them.
+    """
+    wanted, columns = first.request, range(len(first.partition))
+    same_partition: list[WaitingRead] = []
+    exact: list[list[WaitingRead]] = [[] for _ in columns]
+    products: list[list[WaitingRead]] = [[] for _ in columns]
+    most = 0
+    for looked_at, each in enumerate(waiting):
+        if looked_at == LOOK_AHEAD or (looked_at == _FIRST_LOOK and not most) or most == room:
+            break
+        if not _goes_with(wanted, each.request):
+            continue
+        different = _different_column(first.partition, each.partition)
+        if different == _SEVERAL:
+            continue
+        if different == _NONE:
+            same_partition.append(each)
+            most = max(most, len(same_partition))
+            continue
+        products[different].append(each)
+        if each.request.clustering == wanted.clustering:
+            exact[different].append(each)
+            most = max(most, len(exact[different]))
+    best = max(same_partition, *exact, key=len)
+    product = max(products, key=len)
+    if not allow_product or len(best) >= min(_WORTH_IT, room, len(product)):
+        return best
+    return product[: min(room, _PRODUCT_SIZE - 1)]
+
+
+def _different_column(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> int:
+    """The index of the only column in which two partition keys differ, or `_NONE`, or `_SEVERAL`."""
+    found = _NONE
+    for at in range(len(one)):
+        if one[at] != other[at]:
+            if found != _NONE:
+                return _SEVERAL
+            found = at
+    return found
 
 
 def _present(clustering: tuple[bytes | None, ...]) -> list[bytes]:

@@ -323,18 +323,12 @@ class RowFetcher:
             return [(reads[0], _rows(statement, reads[0], page.rows(), page, page.paging_state))]
         width = len(projection.table.primary_key)
         found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page.rows()}
-        has_one_component = len(projection.table.partition_key) == 1
         self._surplus += (len(page) / len(reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
         over: list[ReadOver] = []
         alone: list[WaitingRead] = []
         for read in reads:
-            request = read.request
-            if has_one_component:
-                key: RawRow = (request.partition_key, *request.clustering)
-            else:
-                key = tuple(projection.row_key_values(request.partition_key, request.clustering))
-            row = found.get(key)
+            row = found.get((*read.partition, *read.request.clustering))
             if row is None and not is_exact:
                 alone.append(read)  # the row may be stored under another form of the same clustering value
             else:
@@ -381,7 +375,7 @@ class RowFetcher:
         reads, lane = statement.reads, statement.lane
         request = reads[0].request
         try:
-            prepared, values = self._single(request) if len(reads) == 1 else self._grouped(reads)
+            prepared, values = self._single(reads[0]) if len(reads) == 1 else self._grouped(reads)
         except Exception as error:  # noqa: BLE001  # bytes of one event must not stop the others
             # These reads go before the next group, which may fail in the same way and take as long.
             lane.alone_first += len(reads) if len(reads) > 1 else 0
@@ -408,13 +402,14 @@ class RowFetcher:
         self._client.read(read, post, post)
         return []
 
-    def _single(self, request: ReadRequest) -> tuple[PreparedStatement, RawValues]:
-        where, values = _condition(request)
-        projection = request.projection
-        return self._statement(projection, projection.select(projection.selection_for(request.kind), where)), values
+    def _single(self, read: WaitingRead) -> tuple[PreparedStatement, RawValues]:
+        where, values = _condition(read)
+        projection = read.request.projection
+        selection = projection.selection_for(read.request.kind)
+        return self._statement(projection, projection.select(selection, where)), values
 
     def _grouped(self, reads: Sequence[WaitingRead]) -> tuple[PreparedStatement, RawValues]:
-        where, values = group_condition([read.request for read in reads])
+        where, values = group_condition(reads)
         projection = reads[0].request.projection
         select, refused = (
             projection.select(projection.group_selection, where),
@@ -450,10 +445,10 @@ def _rows(
     return Rows(read.request, rows, statement.consistency, statement.attempt > 0, page.coordinator, paging_state)
 
 
-def _condition(request: ReadRequest) -> tuple[str, RawValues]:
-    """The WHERE clause of a single request and the values of its markers."""
+def _condition(read: WaitingRead) -> tuple[str, RawValues]:
+    """The WHERE clause of a single read and the values of its markers."""
+    request, partition = read.request, read.partition
     projection, kind = request.projection, request.kind
-    partition = projection.row_key_values(request.partition_key, ())
     if kind in (MutationKind.ROW, MutationKind.ROW_DELETION):
         return projection.row_where, [*partition, *request.clustering]
     if kind is MutationKind.STATIC_ROW:

@@ -283,6 +283,26 @@ def test_events_of_a_dropped_table_are_acknowledged_and_those_of_its_successor_p
     line.topic.expect_silence(0.5)
 
 
+def test_rows_whose_partition_keys_share_a_column_are_each_published_as_they_are(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """Also rows of values that Cassandra writes anew in the list of an `IN`, and so does not find there."""
+    line = connector_line("a varint, b int, c int, v int, PRIMARY KEY ((a, b), c)")
+    usual = [bytes([number]) for number in range(30)]
+    unusual = [b"\0" + each for each in usual]  # 0x0001 is 1, like 0x01, but another partition
+    events = []
+    for number, key in enumerate(usual + unusual):
+        insert = f"INSERT INTO {{t}} (a, b, c, v) VALUES (blobAsVarint(0x{key.hex()}), 7, {number % 3}, {number})"
+        events.append(line.change(f"{insert} USING {{ts}}", key, int32(7), int32(number % 3), columns=("v",)))
+    connector = deploy_connector(line.keyspace, "t")
+    line.writer.send(*events)
+    records = line.topic.next(len(events))
+    assert sorted(record.value["v"] for record in records if record.value is not None) == list(range(60))
+    line.topic.expect_silence(0.5)
+    wait_until(lambda: connector.metric("records_published") == len(events), "the records in the metrics")
+    assert connector.metric("rows_not_converted") == 0
+
+
 def test_changes_of_one_key_keep_their_order(connector_line: CreateLine, deploy_connector: DeployConnector) -> None:
     """The last record of each key is its latest state, and write times and values of a key never go back.
 

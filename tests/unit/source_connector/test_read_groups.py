@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from uuid import UUID
 
 import pytest
 
+from schemas.cql_value import CqlValueError
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.rows.read_groups import (
@@ -37,8 +39,12 @@ def read(projection: Projection, partition: int | bytes, /, *clustering: int, **
     return WaitingRead(a_task(), ReadRequest(**(usual | other)))  # type: ignore[arg-type]  # by name
 
 
+def composite(*parts: int) -> bytes:
+    return b"".join(b"\0\4" + int32(each) + b"\0" for each in parts)
+
+
 def condition(reads: list[WaitingRead]) -> tuple[str, list[bytes | None]]:
-    where, values = group_condition([each.request for each in reads])
+    where, values = group_condition(reads)
     return where, list(values)
 
 
@@ -123,14 +129,87 @@ def test_where_rows_are_large_fewer_go_together(largest: int, together: int) -> 
     assert len(take_group(waiting, allow_product=True, largest=largest)) == together
 
 
-def test_composite_partition_keys_are_grouped_within_a_partition_only() -> None:
-    """A product of their components would include partitions that do not exist."""
-    projection = Projection(table(partition_key=("a", "b"), clustering_key=("c",)))
-    one, two = (b"\0\4" + int32(1) + b"\0\0\4" + int32(number) + b"\0" for number in (1, 2))
-    waiting = deque([read(projection, one, 1), read(projection, two, 1), read(projection, one, 2)])
-    group = take_group(waiting, allow_product=True)
+PAIRED = Projection(table(partition_key=("a", "b")))
+PAIRED_AND_KEYED = Projection(table(partition_key=("a", "b"), clustering_key=("c",)))
+
+
+def test_composite_partition_keys_that_differ_in_one_column_share_a_statement() -> None:
+    """The others are asked for by equality, so no partition is asked for that nobody wants."""
+    same_b = [read(PAIRED, composite(number, 7)) for number in range(3)]
+    group = take_group(deque([*same_b, read(PAIRED, composite(1, 8))]), allow_product=False)
+    assert group == same_b
+    assert condition(group) == ('"a" IN ? AND "b" = ?', [counted(*map(int32, range(3))), int32(7)])
+    same_a = [read(PAIRED, composite(7, number)) for number in range(3)]
+    group = take_group(deque([*same_a, read(PAIRED, composite(8, 1))]), allow_product=False)
+    assert condition(group) == ('"a" = ? AND "b" IN ?', [int32(7), counted(*map(int32, range(3)))])
+
+
+def test_the_column_that_more_keys_share_is_chosen() -> None:
+    """The first key shares each of its columns with others."""
+    few = [read(PAIRED, composite(1, number)) for number in range(3)]
+    many = [read(PAIRED, composite(number, 0)) for number in range(2, 9)]
+    group = take_group(deque([*few, *many]), allow_product=True)
+    assert group == [few[0], *many]
+    assert condition(group)[0] == '"a" IN ? AND "b" = ?'
+
+
+def test_composite_partition_keys_without_a_common_column_are_read_one_by_one() -> None:
+    """A product of their columns would ask for partitions that nobody wants."""
+    waiting = deque(read(PAIRED, composite(number, number)) for number in range(3))
+    assert len(take_group(waiting, allow_product=True)) == 1
+    assert len(waiting) == 2
+
+
+def test_keys_of_a_composite_partition_share_it() -> None:
+    """Only the clustering keys are a list then."""
+    rows = [read(PAIRED_AND_KEYED, composite(1, 1), number) for number in (1, 2)]
+    group = take_group(deque([*rows, read(PAIRED_AND_KEYED, composite(1, 2), 3)]), allow_product=False)
+    assert group == rows
     assert condition(group) == ('"a" = ? AND "b" = ? AND "c" IN ?', [int32(1), int32(1), counted(int32(1), int32(2))])
-    assert len(waiting) == 1
+
+
+def test_composite_partition_keys_with_a_common_column_become_a_product_with_their_clusterings() -> None:
+    """Like those with one column: at most 20, and only as long as products are allowed."""
+    waiting = deque(read(PAIRED_AND_KEYED, composite(number, 7), number) for number in range(50))
+    group = take_group(waiting, allow_product=True)
+    assert (len(group), condition(group)[0]) == (20, '"a" IN ? AND "b" = ? AND "c" IN ?')
+    assert len(take_group(waiting, allow_product=False)) == 1
+    exact = deque(read(PAIRED_AND_KEYED, composite(number, 7), number % 2) for number in range(50))
+    group = take_group(exact, allow_product=True)
+    assert (len(group), condition(group)[0]) == (25, '"a" IN ? AND "b" = ? AND "c" = ?')
+
+
+def test_every_read_is_taken_once(random_reads: list[WaitingRead]) -> None:
+    """The first of those that wait is always among them, and all share projection, node and level."""
+    waiting, left = deque(random_reads), list(random_reads)
+    while left:
+        assert list(waiting) == left
+        group = take_group(waiting, allow_product=len(left) % 3 > 0, largest=len(left) % 30)
+        assert group[0] is left[0]
+        assert len({len(each.partition) for each in group}) == 1
+        assert len({(each.request.projection, each.request.node, each.request.level) for each in group}) == 1
+        assert group == sorted(group, key=left.index)
+        left = [each for each in left if each not in group]
+    assert len(waiting) == 0
+
+
+@pytest.fixture(params=range(5))
+def random_reads(request: pytest.FixtureRequest) -> list[WaitingRead]:
+    """Reads of several tables and nodes, in a random order."""
+    chance = random.Random(request.param)
+    found = [read(SIMPLE, number, node=UUID(int=number % 3)) for number in range(60)]
+    found += [read(KEYED, chance.randrange(9), chance.randrange(9)) for _ in range(60)]
+    found += [read(PAIRED, composite(chance.randrange(9), chance.randrange(9))) for _ in range(60)]
+    found += [read(PAIRED_AND_KEYED, composite(chance.randrange(4), 1), chance.randrange(9)) for _ in range(60)]
+    found += [read(KEYED, number, 1, kind=MutationKind.STATIC_ROW) for number in range(9)]
+    chance.shuffle(found)
+    return found
+
+
+def test_a_partition_key_that_is_none_of_the_table_is_an_error_of_its_read() -> None:
+    """The key of another table, or a damaged one."""
+    with pytest.raises(CqlValueError, match="ends too early"):
+        read(PAIRED, b"\0\4\0")
 
 
 @pytest.mark.parametrize(

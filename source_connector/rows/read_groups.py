@@ -42,8 +42,9 @@ _SEVERAL: Final = -2
 _SIZE: Final = struct.Struct(">i")
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
-# Types that have several serialized forms of one value: the row may be stored under another form than the event's.
-_SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float"})
+# Types that have several serialized forms of one value: the row may be stored under another form than the event's. An
+# inet may be ::ffff:10.0.0.1, which Java writes as the four bytes of 10.0.0.1.
+_SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float", "inet"})
 
 
 @final

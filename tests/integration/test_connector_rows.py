@@ -287,17 +287,22 @@ def test_rows_whose_partition_keys_share_a_column_are_each_published_as_they_are
     connector_line: CreateLine, deploy_connector: DeployConnector
 ) -> None:
     """Also rows of values that Cassandra writes anew in the list of an `IN`, and so does not find there."""
-    line = connector_line("a varint, b int, c int, v int, PRIMARY KEY ((a, b), c)")
+    line = connector_line("a varint, b int, c inet, v int, PRIMARY KEY ((a, b), c)")
     usual = [bytes([number]) for number in range(30)]
     unusual = [b"\0" + each for each in usual]  # 0x0001 is 1, like 0x01, but another partition
+    addresses = [bytes([10, 0, 0, number]) for number in range(10)]
+    mapped = [b"\0" * 10 + b"\xff\xff" + each for each in addresses]  # ::ffff:10.0.0.1, but another row than 10.0.0.1
+    keys = [(each, addresses[0]) for each in usual + unusual]
+    keys += [(b"\x63", each) for each in addresses + mapped]
     events = []
-    for number, key in enumerate(usual + unusual):
-        insert = f"INSERT INTO {{t}} (a, b, c, v) VALUES (blobAsVarint(0x{key.hex()}), 7, {number % 3}, {number})"
-        events.append(line.change(f"{insert} USING {{ts}}", key, int32(7), int32(number % 3), columns=("v",)))
+    for number, (a, c) in enumerate(keys):
+        values = f"blobAsVarint(0x{a.hex()}), 7, blobAsInet(0x{c.hex()}), {number}"
+        insert = f"INSERT INTO {{t}} (a, b, c, v) VALUES ({values}) USING {{ts}}"
+        events.append(line.change(insert, a, int32(7), c, columns=("v",)))
     connector = deploy_connector(line.keyspace, "t")
     line.writer.send(*events)
     records = line.topic.next(len(events))
-    assert sorted(record.value["v"] for record in records if record.value is not None) == list(range(60))
+    assert sorted(record.value["v"] for record in records if record.value is not None) == list(range(80))
     line.topic.expect_silence(0.5)
     wait_until(lambda: connector.metric("records_published") == len(events), "the records in the metrics")
     assert connector.metric("rows_not_converted") == 0

@@ -230,7 +230,9 @@ def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[st
     assert take_group(deque([second, first]), allow_product=True) == [second]
 
 
-@pytest.mark.parametrize(("cql_type", "exact"), [("int", True), ("text", True), ("decimal", False), ("boolean", False)])
+@pytest.mark.parametrize(
+    ("cql_type", "exact"), [("int", True), ("text", True), ("decimal", False), ("boolean", False), ("inet", False)]
+)
 def test_a_clustering_value_with_several_forms_is_looked_for_again(cql_type: str, exact: bool) -> None:
     """1.0 and 1.00 are one decimal: the row may be stored with the other form."""
     assert is_exact_by_bytes(Projection(table(clustering_key=("c",), clustering_type=cql_type))) is exact

@@ -15,6 +15,7 @@ from typing import Final
 
 from change_agent.errors import PartitionsChangedError, PublishError
 from change_agent.private_files import replace_private, sync_directory
+from change_agent.publishing.shared_write import SharedWrite
 
 __all__ = ["PartitionCounts"]
 
@@ -25,22 +26,28 @@ class PartitionCounts:
     def __init__(self, directory: Path) -> None:
         self.path: Final = directory / "topic-partitions.json"
         self._lock: Final = threading.Lock()
+        # Numbers that the file does not have yet.
+        self._new: Final[dict[str, int]] = {}
+        self._file: Final = SharedWrite(self._write)
 
     def check(self, topic: str, partitions: int) -> None:
         """Store the number at the first call for a topic. Raises PartitionsChangedError if it is another one later.
 
-        Raises PublishError if the file cannot be read or written.
+        Threads that call this at the same time wait for the same write. Raises PublishError if the file cannot be read
+        or written.
         """
         with self._lock:
-            known = self._read()
-            before = known.get(topic)
+            before = self._read().get(topic)
             if before is None:
-                try:
-                    self._write(known | {topic: partitions})
-                except OSError as error:
-                    raise PublishError(topic, f"{self.path} cannot be written ({error.strerror})") from error
-            if before in (None, partitions):
-                return
+                self._new[topic] = partitions
+                self._file.note_change()
+        if before is None:
+            try:
+                self._file.run()
+            except OSError as error:
+                raise PublishError(topic, f"{self.path} cannot be written ({error.strerror})") from error
+        if before in (None, partitions):
+            return
         raise PartitionsChangedError(
             topic,
             f"has {partitions} partitions and had {before} when this agent first published to it: rows would change"
@@ -63,6 +70,12 @@ class PartitionCounts:
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise PublishError(str(self.path), f"cannot be read ({error}); correct it, or delete it") from error
 
-    def _write(self, known: dict[str, int]) -> None:
+    def _write(self) -> None:
+        with self._lock:
+            new = dict(self._new)
+            known = self._read() | new
         replace_private(self.path, json.dumps(dict(sorted(known.items())), indent=1).encode(), is_durable=True)
         sync_directory(self.path.parent)
+        with self._lock:
+            for topic in new:
+                self._new.pop(topic, None)

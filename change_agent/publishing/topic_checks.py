@@ -19,6 +19,7 @@ import operator
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from change_agent.errors import TopicLostError
 from change_agent.positions.inflight import Place
 from change_agent.private_files import replace_private
+from change_agent.publishing.shared_write import SharedWrite
 from schemas.topics import DEFAULT_SUBSCRIPTION
 
 __all__ = ["LostTopic", "TopicChecks", "TopicState"]
@@ -103,6 +105,7 @@ class TopicChecks:
         self._entries: Final = self._read()
         # Entries of lost topics from before the loss. The file has them until the loss is published.
         self._unreported: Final[dict[str, _Entry]] = {}
+        self._file: Final = SharedWrite(self._write)
 
     def knows(self, topic: str) -> bool:
         """True if the topic was found complete before."""
@@ -140,6 +143,7 @@ class TopicChecks:
             entry = self._entries.get(topic)
             if entry is not None:
                 entry.lost = reason
+                self._file.note_change()
 
     def note(self, topic: str, found: TopicState, place: Place | None) -> None:
         """Note that the topic was found complete.
@@ -147,20 +151,17 @@ class TopicChecks:
         `place`: up to where the log was acknowledged before the check; None while events of the topic wait on disk.
         """
         with self._lock:
-            entry = self._entries.setdefault(topic, _Entry(self._subscription, found.mark, since=self._clock()))
+            known = self._entries.get(topic)
+            entry = known or _Entry(self._subscription, found.mark, since=self._clock())
+            before = (entry.subscription, entry.mark, list(entry.checks))
+            self._entries[topic] = entry
             self._note_subscription(topic, entry, found)
             entry.mark = found.mark or entry.mark
             if place is not None or not entry.checks:
                 entry.checks.append(_Check(found.ends, place))
-            consumed = [
-                number
-                for number, check in enumerate(entry.checks)
-                if found.is_drained or _reached(found.consumed, check.ends)
-            ]
-            if consumed:
-                del entry.checks[: consumed[-1]]
-            if len(entry.checks) > _MOST_CHECKS:
-                entry.checks[1:] = entry.checks[2::2]
+            _drop_checks(entry.checks, found)
+            if known is None or before != (entry.subscription, entry.mark, entry.checks):
+                self._file.note_change()
 
     def _note_subscription(self, topic: str, entry: _Entry, found: TopicState) -> None:
         former = entry.subscription
@@ -186,26 +187,32 @@ class TopicChecks:
             self._entries[topic] = _Entry(
                 self._subscription, found.mark, checks=[_Check(found.ends, place)], since=self._clock()
             )
+            self._file.note_change()
             return place
 
     def note_reported(self, topic: str) -> None:
         """Note that the loss is published."""
         with self._lock:
             self._unreported.pop(topic, None)
+            self._file.note_change()
         self.save()
 
     def save(self) -> None:
-        """Write the file. A loss that was not written before a crash is found again by the marks.
+        """Write the file, if it lacks a change. A loss that was not written before a crash is found by the marks.
 
-        A loss of power leaves this file or the one before it: without the marks, a deleted topic would be a new one.
+        Threads that call this at the same time wait for the same write. A loss of power leaves this file or the one
+        before it: without the marks, a deleted topic would be a new one.
         """
+        # If the disk is full, positions cannot be stored either, and that is reported.
+        with suppress(OSError):
+            self._file.run()
+
+    def _write(self) -> None:
         with self._lock:
-            entries = {topic: _as_json(entry) for topic, entry in sorted((self._entries | self._unreported).items())}
-            try:
-                replace_private(self.path, json.dumps(entries, indent=1).encode(), is_durable=True)
-            except OSError:
-                # If the disk is full, positions cannot be stored either, and that is reported.
-                return
+            entries = {topic: _as_json(entry) for topic, entry in (self._entries | self._unreported).items()}
+        # A line for each topic. The encoder is many times slower with an indent, and a topic may have many checks.
+        lines = [f"{json.dumps(topic)}: {json.dumps(entry)}" for topic, entry in sorted(entries.items())]
+        replace_private(self.path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), is_durable=True)
 
     def _read(self) -> dict[str, _Entry]:
         try:
@@ -214,6 +221,17 @@ class TopicChecks:
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             # The next check of each topic creates its entry again.
             return {}
+
+
+def _drop_checks(checks: list[_Check], found: TopicState) -> None:
+    """Drop the checks before the last one whose ends are consumed, and every second one if there are too many."""
+    consumed = [
+        number for number, check in enumerate(checks) if found.is_drained or _reached(found.consumed, check.ends)
+    ]
+    if consumed:
+        del checks[: consumed[-1]]
+    if len(checks) > _MOST_CHECKS:
+        checks[1:] = checks[2::2]
 
 
 def _reached(consumed: tuple[LedgerPosition, ...], ends: tuple[LedgerPosition, ...]) -> bool:

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
+from uuid import UUID
 
 from change_agent.archive.archiving import Archiving
 from change_agent.archive.last_archive import LastArchive
@@ -141,7 +142,13 @@ class ChangeAgent:
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
         self._stops: Final = Stops(config.cdc_working_dir)
-        self._awaited: Final = AwaitedClearings(config.cdc_working_dir, self._producers.open_clearings, self._stopping)
+        self._awaited: Final = AwaitedClearings(
+            config.cdc_working_dir,
+            self._producers.open_clearings,
+            self._stopping,
+            is_dropped=self._is_dropped,
+            has_topic=self._producers.has_topic,
+        )
         self._publisher: Final = MutationPublisher(
             self._producers,
             self._positions,
@@ -372,6 +379,11 @@ class ChangeAgent:
 
     def _present_names(self) -> frozenset[tuple[str, str]]:
         return frozenset((each.keyspace, each.name) for each in self._present_tables())
+
+    def _is_dropped(self, table_id: UUID) -> bool | None:
+        """True if the node does not have the table now; None before the node's first answer."""
+        present = self._provider.present
+        return None if present is None else table_id not in present
 
     def _present_tables(self) -> list[TableMetadata]:
         """Published tables that the node has now."""

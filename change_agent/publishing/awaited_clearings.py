@@ -7,6 +7,9 @@ on the topic before it, and their segments deleted before they are published onc
 
 The file has the truncations for which events wait. Held events wait for them after a restart, too. So events are held,
 or sent before a truncation, only when the file says so: after a restart, nothing else would.
+
+The table may have been dropped meanwhile, and its topic deleted. No topic is created for the truncation of a table that
+the node does not have.
 """
 
 from __future__ import annotations
@@ -52,13 +55,15 @@ class _Awaited:
     is_late: bool
     is_published: bool = False
     is_overtaken: bool = False
+    is_dropped: bool = False
+    """It is never published: the node does not have its table, and the broker does not have its topic."""
     # When the topic was first seen to be usable for events; None while it is not.
     usable_since: float | None = None
 
     @property
     def waits(self) -> bool:
         """True while events wait for it."""
-        return not (self.is_published or self.is_overtaken)
+        return not (self.is_published or self.is_overtaken or self.is_dropped)
 
 
 class AwaitedClearings:
@@ -74,11 +79,19 @@ class AwaitedClearings:
         open_producers: Callable[[str], list[EventProducer]],
         stopping: threading.Event,
         patience_s: float = _PATIENCE_S,
+        is_dropped: Callable[[UUID], bool | None] = lambda _: False,
+        has_topic: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """`is_dropped` is None while it is not known whether the node has the table.
+
+        `open_producers` may create the topic; `has_topic` does not. Both may raise PublishError.
+        """
         self._path: Final = directory / _NAME
         self._open_producers: Final = open_producers
         self._stopping: Final = stopping
         self._patience_s: Final = patience_s
+        self._is_dropped: Final = is_dropped
+        self._has_topic: Final = has_topic
         # By table id. Replaced as a whole, because other threads read it.
         self._awaited: Mapping[UUID, _Awaited] = self._read()
         # Keeps threads from writing the file at once.
@@ -123,6 +136,8 @@ class AwaitedClearings:
         failures = 1
         while not self._stopping.wait(_BACKOFF.pause_s(failures)) and self._awaited.get(table_id) is awaited:
             try:
+                if self._is_moot(table_id, awaited):
+                    return
                 send_clearing(self._open_producers(awaited.topic), awaited.topic, awaited.payload)
             except PublishError as error:
                 _log.debug("a truncation cannot be published: %s", error)
@@ -134,6 +149,22 @@ class AwaitedClearings:
                 awaited.is_published = True
                 self._store()
                 return
+
+    def _is_moot(self, table_id: UUID, awaited: _Awaited) -> bool:
+        """True if the truncation is never published. Raises PublishError, also while that is not known."""
+        is_dropped = self._is_dropped(table_id)
+        if is_dropped is False or self._has_topic(awaited.topic):
+            return False
+        if is_dropped is None:
+            raise PublishError(awaited.topic, "does not exist, and the node has not said yet whether it has the table")
+        awaited.is_dropped = True
+        self._store()
+        _log.warning(
+            "%s does not exist any more, and its table was dropped: an earlier truncation of the table is not published,"
+            " and the topic is not made for it",
+            awaited.topic,
+        )
+        return True
 
     def may_hold(self, topic: str) -> bool:
         """False while the file lacks a truncation for which the topic's events wait: tries to write it again."""

@@ -136,18 +136,9 @@ class EventProducers:
         """The same, with producers of messages with a clearing. Raises PublishError."""
         return self._open_all(topic, _CLEARING_SCHEMA)
 
-    def may_have_events(self, topic: str) -> bool:
-        """True if this agent has opened the topic for events, or the broker has it. Raises PublishError.
-
-        An earlier agent with another working directory, or that of another node, may have published to it.
-        """
-        if self._counts.known(topic) is not None:
-            return True
-        try:
-            self._topics.check(topic)
-        except TopicLostError:
-            return False
-        return True
+    def has_topic(self, topic: str) -> bool:
+        """True if the broker has the topic. Creates nothing. Raises PublishError."""
+        return self._topics.exists(topic)
 
     def _open_all(self, topic: str, schema: ReadyBytes) -> list[EventProducer]:
         partitions = self._partitions(topic)

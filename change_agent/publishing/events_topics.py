@@ -116,6 +116,14 @@ class EventsTopics(AdminClient[httpx.Response]):
         except PublishError as error:
             _log.debug("its subscription gets no mark: %s", error)
 
+    def exists(self, topic: str) -> bool:
+        """True if the topic exists, with or without the subscription. Raises PublishError."""
+        try:
+            # For a moment after the topic's deletion, the broker still returns its number of partitions.
+            return any(self._stats(topic, self.partitions(topic)).values())
+        except TopicLostError:
+            return False
+
     def check(self, topic: str, subscription: str | None = None) -> TopicState:
         """Return the state of the topic with this subscription (by default the configured one).
 

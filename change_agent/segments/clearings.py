@@ -72,8 +72,8 @@ class Producers(Protocol):
     def open_clearings(self, topic: str) -> list[EventProducer]:
         """Return one producer for each partition. Blocks until the topic can be used, or raises PublishError."""
 
-    def may_have_events(self, topic: str) -> bool:
-        """True if any agent has opened the topic for events. Raises PublishError."""
+    def has_topic(self, topic: str) -> bool:
+        """True if the broker has the topic. Creates nothing. Raises PublishError."""
 
 
 class LogState(Protocol):
@@ -336,7 +336,7 @@ class Clearings:
             self._awaited.remove(table_id)
         try:
             # No topic is created for a dropped table.
-            is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.may_have_events(topic)
+            is_wanted = pending.kind is ClearingKind.TRUNCATION or self._producers.has_topic(topic)
             if is_wanted:
                 send_clearing(self._producers.open_clearings(topic), topic, self._message(table_id, pending, place))
         except PublishError as error:
@@ -346,6 +346,8 @@ class Clearings:
         self._awaited.remove(table_id)
         if is_wanted:
             self._note_published(pending, place)
+        else:
+            _log.info("%s does not exist: %s is not published, and the topic is not made for it", topic, pending.name)
         if pending.is_late:
             pending.state = _State.REPEATED
         else:

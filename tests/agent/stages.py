@@ -181,10 +181,20 @@ class StagedAgent:
 
     def _clearings(self, producers: Producers, interpreter: MutationInterpreter) -> Clearings:
         prefix = "persistent://public/default/events-"
-        self.awaited = AwaitedClearings(self.work, producers.open_clearings, self._stopping)
+        self.awaited = AwaitedClearings(
+            self.work,
+            producers.open_clearings,
+            self._stopping,
+            is_dropped=self._is_dropped,
+            has_topic=producers.has_topic,
+        )
         return Clearings(
             self.work, self._tables, interpreter, self.positions, producers, prefix, self._stopping, self.awaited
         )
+
+    def _is_dropped(self, table_id: UUID) -> bool | None:
+        present = self._tables.present
+        return None if present is None else table_id not in present
 
     def _read_again(self) -> None:
         self.stored = reading_again(self.stored, [self.cdc_raw, self.spill])

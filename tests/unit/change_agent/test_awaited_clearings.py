@@ -48,14 +48,18 @@ class _Broker(MemoryBroker):
     """A broker that also takes truncations, unless it refuses them."""
 
     refuses_clearings = False
+    keeps_deleted_topics = True
+    """A deleted topic counts as one that exists, because another client has created it again."""
 
     def open_clearings(self, topic: str) -> list[EventProducer]:
         if topic in self.refused_topics or self.refuses_clearings:
             raise PublishError(topic, "is refused")
         return [_ClearingProducer(each) for each in self.stored.setdefault(topic, [[]])]
 
-    def may_have_events(self, topic: str) -> bool:
-        return True
+    def has_topic(self, topic: str) -> bool:
+        if topic in self.refused_topics or self.refuses_clearings:
+            raise PublishError(topic, "is refused")
+        return topic in self.stored or self.keeps_deleted_topics
 
     def order(self, topic: str) -> list[int | str]:
         """The positions of the topic's events, and "T" for the truncation, in the order of the topic."""
@@ -359,6 +363,39 @@ def test_an_unexpected_error_does_not_end_the_attempts(tmp_path: Path, caplog: p
     awaited.add(UUID(int=1), "events-1", b"x", is_late=False)
     wait_until(lambda: broker.stored.get("events-1") == [[_CLEARING]], "the truncation is published")
     assert ["a defect" in str(each.exc_info) for each in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_topic_is_made_for_the_truncation_of_a_table_that_was_dropped_while_the_agent_was_down(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, is_there: bool
+) -> None:
+    """Its topic was deleted with it. If the topic still exists, the truncation is published."""
+    broker = _Broker()
+    agent, topic = _with_topic_away(tmp_path, tables, broker)
+    agent.start()
+    wait_until(lambda: _TABLE_ID in agent.awaited, "the truncation waits")
+    agent.stop()
+    broker.refused_topics.clear()
+    broker.keeps_deleted_topics = is_there
+    tables.present = None
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.awaited.start()
+    time.sleep(1.0)
+    assert (topic in broker.stored) is is_there
+    tables.present = frozenset(tables.tables) - {_TABLE_ID}
+    path = agent.work / "awaited-clearings.json"
+    wait_until(lambda: json.loads(path.read_text()) == {}, "nothing waits any more")
+    time.sleep(0.5)
+    agent.start()
+    agent.stop()
+    told = [each.getMessage() for each in caplog.records if "was dropped" in each.getMessage()]
+    if is_there:
+        assert broker.stored[topic][0][0] == _CLEARING and not told
+    else:
+        assert told == [
+            f"{topic} does not exist any more, and its table was dropped: an earlier truncation of the table is not"
+            " published, and the topic is not made for it"
+        ]
 
 
 def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(

@@ -40,6 +40,7 @@ class _ClearingTopics:
         self.sent: list[tuple[int, MutationEvents, int]] = []
         self.refused: set[str] = set()
         self.opened: list[str] = []
+        self.missing: set[str] = set()
 
     def open_clearings(self, topic: str) -> list[EventProducer]:
         self.opened.append(topic)
@@ -47,8 +48,8 @@ class _ClearingTopics:
             raise PublishError(topic, "is refused")
         return [_Partition(self, number) for number in range(_PARTITIONS)]
 
-    def may_have_events(self, topic: str) -> bool:
-        return True
+    def has_topic(self, topic: str) -> bool:
+        return topic not in self.missing
 
 
 class _Partition:
@@ -253,6 +254,27 @@ def test_the_drop_of_a_table_that_the_filter_has_admitted_since_is_found(
     assert {(table_id, each.kind) for table_id, each in clearings._pending.items()} == {
         (table.table_id, ClearingKind.DROP)
     }
+
+
+def test_no_topic_is_made_for_a_drop(tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture) -> None:
+    """Who has dropped the table has deleted its topic, too. The other tables' drops are published."""
+    caplog.set_level("INFO")
+    topics = _ClearingTopics()
+    first, second = [each for each in tables.tables.values() if each.cdc][:2]
+    agent = _start(tmp_path, tables, topics)
+    whole, _ = _sections()
+    agent.segment(_ID, whole, str(len(whole)))
+    path = agent.work / "clearings.json"
+    wait_until(lambda: path.exists() and str(first.table_id) in path.read_text(), "the tables are known", 20)
+    topics.missing = {missing := f"persistent://public/default/events-{first.full_name}"}
+    tables.present = frozenset(tables.tables) - {first.table_id, second.table_id}
+    wait_until(lambda: str(first.table_id) not in path.read_text(), "the first drop is settled", 20)
+    wait_until(lambda: str(second.table_id) not in path.read_text(), "the second drop is settled", 20)
+    agent.stop()
+    assert topics.opened == [f"persistent://public/default/events-{second.full_name}"]
+    assert [each.getMessage() for each in caplog.records if "does not exist" in each.getMessage()] == [
+        f"{missing} does not exist: the drop of {first.full_name} is not published, and the topic is not made for it"
+    ]
 
 
 def test_a_drop_of_many_tables_waits_for_the_broker_once(

@@ -464,17 +464,19 @@ def test_a_loss_that_cannot_be_reported_now_is_reported_when_the_topic_is_opened
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_topic_that_only_other_agents_have_opened_may_have_events(
+def test_whether_a_topic_exists_does_not_depend_on_what_the_agent_has_stored(
     server: _Server, tmp_path: Path, is_there: bool
 ) -> None:
     """An agent with a new working directory has not opened the topics of tables without new events.
 
-    The check creates no topic.
+    A topic that the agent has opened may be deleted. The check creates no topic.
     """
     if is_there:
         server.answers = {("GET", f"{_PATH}/partitions"): (200, {"partitions": 1}), ("GET", _STATS): _stats(1, "sub")}
+    else:
+        PartitionCounts(tmp_path).check(_TOPIC, 1)
     producers = _producers(server, tmp_path, TopicChecks(tmp_path), lambda _: None)
-    assert producers.may_have_events(_TOPIC) is is_there
+    assert producers.has_topic(_TOPIC) is is_there
     producers.close()
     assert {method for method, _, _ in server.requests} == {"GET"}
 

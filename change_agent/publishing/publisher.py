@@ -41,6 +41,7 @@ from change_agent.publishing.publisher_inbox import (
 )
 from change_agent.publishing.topic_files import TopicFiles
 from change_agent.publishing.topic_lane import TopicLane
+from change_agent.publishing.topic_notices import TopicNotices
 from change_agent.publishing.topic_queue import TopicQueue, TopicState
 from change_agent.publishing.topic_status import TopicStatus
 from runtime.backoff import Backoff
@@ -127,6 +128,7 @@ class MutationPublisher(Stage):
         self._held_room: Final = InflightPositions(max_events=hold_limits.events, max_bytes=hold_limits.bytes)
         self._inbox: Final[SimpleQueue[InboxMessage]] = SimpleQueue()
         self._topics: Final[dict[tuple[str, str], TopicQueue]] = {}
+        self._notices: Final = TopicNotices()
         # Topics with something to do; a dict keeps their order.
         self._ready: Final[dict[str, TopicQueue]] = {}
         self._next_turn = 0.0
@@ -284,6 +286,7 @@ class MutationPublisher(Stage):
                 self._packing,
                 metrics,
                 lambda *result: self._inbox.put(Result(*result)),
+                self._notices,
                 answer_s=self._hold_limits.answer_s,
             )
             self._open(topic)
@@ -315,6 +318,8 @@ class MutationPublisher(Stage):
             return
         self._next_turn = now + _TURN_S
         topics = list(self._topics.values())
+        for topic in topics:
+            topic.note_idle()
         self.statuses = {
             f"{keyspace}.{table}": topic.status(self._producers.hazards(topic.name))
             for (keyspace, table), topic in self._topics.items()
@@ -456,7 +461,8 @@ class MutationPublisher(Stage):
                 self.fail(error)
                 return
             if failures is not None:
-                _log.info("%s is open%s", what, f" after {failures + 1} attempts" if failures else "")
+                # TopicNotices tells the end of failures, once for all topics.
+                _log.log(logging.DEBUG if failures else logging.INFO, "%s is open", what)
 
         threading.Thread(target=run, name="open", daemon=True).start()
 

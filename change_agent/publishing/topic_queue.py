@@ -28,6 +28,7 @@ from change_agent.publishing.messages import Message, Packing
 from change_agent.publishing.outgoing import MessageHeader, Outgoing, OutgoingEvent, WaitingEvents, route
 from change_agent.publishing.topic_files import TopicFiles
 from change_agent.publishing.topic_lane import TopicLane
+from change_agent.publishing.topic_notices import TopicNotices
 from change_agent.publishing.topic_status import TopicProblem, TopicStatus
 from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import MutationEvents, decode_events
@@ -82,6 +83,7 @@ class TopicQueue:
         packing: Packing,
         metrics: TableMetrics,
         on_result: Callable[[TopicQueue, TopicLane, int, str | None], None],
+        notices: TopicNotices,
         *,
         answer_s: float,
     ) -> None:
@@ -100,6 +102,7 @@ class TopicQueue:
         self._held_room: Final = held_room
         self._packing: Final = packing
         self._on_result: Final = on_result
+        self._notices: Final = notices
         self._answer_s: Final = answer_s
         self._unusable_since: float | None = time.monotonic()
         self._usable_since: float | None = None
@@ -194,13 +197,26 @@ class TopicQueue:
             self.checkpoint = Checkpoint(passed, tuple(lane.last_position for lane in self.lanes))
 
     def note_problem(self, reason: str) -> None:
-        """Note that the topic was refused. A new reason is logged, and each doubling of the number of attempts."""
+        """Note that the topic was refused."""
         before = self._problem
         self.metrics.retries += 1
         attempts = 1 if before is None else before.attempts + 1
         self._problem = TopicProblem(reason, time.time() if before is None else before.since_s, attempts)
-        if before is None or before.reason != reason or attempts & (attempts - 1) == 0:
-            _log.warning("waiting for %s: %s (attempt %d)", self.name, reason, attempts)
+        self._notices.refused(self.name, reason, attempts)
+
+    def note_recovery(self) -> None:
+        """Note that the topic takes events again, if it was refused."""
+        if self._problem is not None:
+            self._notices.recovered(self.name, self._problem.attempts)
+            self._problem = None
+
+    def note_idle(self) -> None:
+        """Note that the topic takes events again, if nothing waits for it and it can be used.
+
+        Otherwise an acknowledgement shows that it does.
+        """
+        if self.state is TopicState.OPEN and not self.events and self.is_usable():
+            self.note_recovery()
 
     def note_silence(self) -> None:
         """Note that the broker does not acknowledge a message of the topic."""
@@ -300,9 +316,7 @@ class TopicQueue:
             return None
         self._acknowledged_at = time.monotonic()
         self.silences = 0
-        if self._problem is not None:
-            _log.info("%s takes events again, after %d attempts", self.name, self._problem.attempts)
-            self._problem = None
+        self.note_recovery()
         self._count(message)
         self._settle(message)
         self._pass_moments()

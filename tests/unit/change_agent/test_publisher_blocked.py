@@ -11,6 +11,7 @@ from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.messages import Packing
 from change_agent.publishing.topic_files import TopicFiles
+from change_agent.publishing.topic_notices import TopicNotices
 from change_agent.publishing.topic_queue import TopicQueue, TopicState
 from schemas.mutation_event import decode_events
 from tests.topics.events_topic import wait_until
@@ -109,7 +110,7 @@ def _topic(folder: Path) -> TopicQueue:
     room = InflightPositions(max_events=1, max_bytes=1)
     files = TopicFiles(TOPIC_A, folder, "ks.a.events", metrics, lambda reason: None)
     packing = Packing(max_events=1, max_bytes=1)
-    return TopicQueue(TOPIC_A, files, room, room, packing, metrics, lambda *result: None, answer_s=1)
+    return TopicQueue(TOPIC_A, files, room, room, packing, metrics, lambda *result: None, TopicNotices(), answer_s=1)
 
 
 def test_only_the_drawn_transitions_are_allowed(tmp_path: Path) -> None:

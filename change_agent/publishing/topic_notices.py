@@ -1,0 +1,94 @@
+"""TopicNotices: the log's lines about topics that cannot be used: one for all topics that have the same reason.
+
+While Pulsar is away, each of some hundred topics is refused every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+__all__ = ["TopicNotices"]
+
+_log: Final = logging.getLogger(__name__)
+_MOST_NAMES: Final = 3
+_PARTITION: Final = re.compile(r"-partition-\d+")
+
+
+@dataclass(slots=True)
+class _Reason:
+    """A reason, and the topics that have it now. A dict keeps their order."""
+
+    topics: dict[str, None] = field(default_factory=dict)
+    told_attempt: int = 0
+    recovered: int = 0
+    """How many topics had this reason last, and take events again."""
+    attempts: int = 0
+    """The largest number of attempts of these topics."""
+
+
+class TopicNotices:
+    """Used by the publisher's thread."""
+
+    def __init__(self) -> None:
+        self._reasons: Final[dict[str, _Reason]] = {}
+        self._reason_of: Final[dict[str, str]] = {}
+
+    def refused(self, topic: str, reason: str, attempt: int) -> None:
+        """Note that a topic was refused. `attempt`: how often in a row.
+
+        A new reason is logged, and each doubling of the number of attempts.
+        """
+        # Texts of errors have the topic's name. Otherwise the topics have one reason while Pulsar is away.
+        shared = _PARTITION.sub("", reason).replace(_local_name(topic), "*")
+        if self._reason_of.get(topic) != shared:
+            self._leave(topic)
+            self._reason_of[topic] = shared
+        known = self._reasons.setdefault(shared, _Reason())
+        known.topics[topic] = None
+        is_due = attempt & (attempt - 1) == 0 and attempt > known.told_attempt
+        if is_due or not known.told_attempt:
+            known.told_attempt = attempt
+            told = reason if len(known.topics) == 1 else shared
+            _log.warning("waiting for %s: %s (attempt %d)", _some(known.topics), told, attempt)
+
+    def recovered(self, topic: str, attempts: int) -> None:
+        """Note that a topic takes events again. This is logged when the last topic with the same reason does."""
+        known = self._reasons.get(self._reason_of.get(topic, ""))
+        if known is not None:
+            known.recovered += 1
+            known.attempts = max(known.attempts, attempts)
+            self._leave(topic)
+        if not self._reason_of:
+            self._reasons.clear()
+
+    def _leave(self, topic: str) -> None:
+        reason = self._reason_of.pop(topic, None)
+        if reason is None:
+            return
+        known = self._reasons[reason]
+        del known.topics[topic]
+        if known.topics or not known.recovered:
+            # While topics have one reason, then another, and the first one again, this one counts as told.
+            return
+        del self._reasons[reason]
+        if known.recovered == 1:
+            _log.info("%s takes events again, after %d attempts", topic, known.attempts)
+        else:
+            _log.info("%d topics take events again, after up to %d attempts", known.recovered, known.attempts)
+
+
+def _local_name(topic: str) -> str:
+    return topic.rpartition("/")[2]
+
+
+def _some(topics: Collection[str]) -> str:
+    """One topic by its name, several by their number and the first names."""
+    if len(topics) == 1:
+        return next(iter(topics))
+    names = ", ".join(map(_local_name, islice(topics, _MOST_NAMES)))
+    return f"{len(topics)} topics ({names}{', ...' if len(topics) > _MOST_NAMES else ''})"

@@ -315,6 +315,7 @@ class ChangeAgent:
             progress=self._progress.as_status,
             path=self._config.cdc_working_dir / "status.json",
             service_url=self._config.pulsar_service_url,
+            contact_points=self._config.contact_points,
             requires_safe_policies=self._config.ready_requires_safe_policies,
         )
 

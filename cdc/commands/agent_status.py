@@ -63,13 +63,13 @@ def _lines(status: AgentStatus, findings: Sequence[Finding], now_s: float) -> It
     content = status.content
     if status.is_current(now_s):
         yield "agent", f"runs, pid {content['pid']}, since {_minute(content['started'])} UTC"
-        yield "node", str(content["node_id"] or "not known yet")
+        yield "node", _node(status, "not known yet")
         yield "position", _position(status)
         yield from _now(status)
     else:
         # The last values are old: only those are shown that do not change while the agent does not run.
         yield "agent", f"pid {content['pid']}: NO CURRENT STATUS" if status.process_exists else "DOES NOT RUN"
-        yield "node", str(content["node_id"] or "not known")
+        yield "node", _node(status, "not known")
         yield "position", f"{_position(status)}, at {_minute(content['time'])} UTC"
     troubles = [each for each in findings if each.level is not Level.OK]
     yield "trouble", "none" if not troubles else f"{len(troubles)}:"
@@ -101,6 +101,12 @@ def _now(status: AgentStatus) -> Iterator[tuple[str, str]]:
     )
     if status.content["http"]:
         yield "http", f"http://{status.content['http']}/metrics  /status  /healthz  /readyz"
+
+
+def _node(status: AgentStatus, unknown: str) -> str:
+    if status.node_id is not None:
+        return status.node_id
+    return f"{unknown}; contact points {status.node}" if status.node else unknown
 
 
 def _position(status: AgentStatus) -> str:

@@ -91,6 +91,19 @@ class AgentStatus:
         return found
 
     @property
+    def node(self) -> str:
+        """The host id of the agent's node. If the agent has not learned it yet, its contact points; empty without any.
+
+        An agent of an earlier version does not write its contact points.
+        """
+        return self.node_id or ", ".join(self.content.get("contact_points", ()))
+
+    @property
+    def _its_node(self) -> str:
+        """Its node in a sentence. The address is told only while nothing else tells which node it is."""
+        return f"its node ({self.node})" if self.node_id is None and self.node else "its node"
+
+    @property
     def topics(self) -> Mapping[str, Mapping[str, object]]:
         """The state of each table's topic, by table."""
         found: Mapping[str, Mapping[str, object]] = self.content["topics"]
@@ -173,7 +186,8 @@ class AgentStatus:
             text = f"answers, but wrote no status {since}{clock}"
             return failure(self.place, text, "see its log on that machine; restart it if its threads hang")
         if not self.process_exists:
-            text = f"does not run; process {pid} wrote its last status {ago}"
+            never = "" if self.node_id is not None or not self.node else f" and never reached {self._its_node}"
+            text = f"does not run; process {pid} wrote its last status {ago}{never}"
             return failure(
                 self.place, text, "start it (systemctl start cassandra-cdc-agent); its log has the reason why it ended"
             )
@@ -187,14 +201,15 @@ class AgentStatus:
     def _stages(self) -> Iterator[Finding]:
         if problem := self.content["cassandra_problem"]:
             remedy = "start Cassandra, or see its log; the agent continues by itself"
-            yield failure(self.place, f"its node does not answer: {problem}", remedy)
+            its_node = "its node" if self.node in str(problem) else self._its_node
+            yield failure(self.place, f"{its_node} does not answer: {problem}", remedy)
         elif self.node_id is None and not self.number("standby"):
             yield warning(
-                self.place, "it has not read the schema of its node yet", "wait; its log has what it waits for"
+                self.place, f"it has not read the schema of {self._its_node} yet", "wait; its log has what it waits for"
             )
         if self.number("standby"):
             remedy = "nothing to do if one of the two is a spare; else stop one of them"
-            yield warning(self.place, "it waits: another agent publishes the changes of this node", remedy)
+            yield warning(self.place, f"it waits: another agent publishes the changes of {self._its_node}", remedy)
         if (stuck_s := self.progress("stuck_s")) > _STUCK_S:
             text = f"the log moved and its position did not for {as_duration(stuck_s)}; {self.summary()}"
             yield failure(self.place, text, "see its topics here, and whether Pulsar answers: cdc doctor")

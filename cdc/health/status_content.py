@@ -62,6 +62,7 @@ class _Status(BaseModel):
     topics: dict[str, _Topic]
     metrics: dict[str, float]
     published_until: dict[str, _PublishedUntil] = Field(default_factory=dict)
+    contact_points: list[str] = Field(default_factory=list)
 
 
 def checked_status(content: Any) -> Mapping[str, Any]:

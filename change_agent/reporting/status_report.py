@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +61,7 @@ class StatusReport:
         progress: Callable[[], Mapping[str, object]] = dict,
         path: Path,
         service_url: str,
+        contact_points: Sequence[str],
         requires_safe_policies: bool = False,
     ) -> None:
         self._metrics: Final = metrics
@@ -71,6 +72,7 @@ class StatusReport:
         self._published: Final = progress
         self._path: Final = path
         self._service_url: Final = service_url
+        self._contact_points: Final = list(contact_points)
         self._requires_safe_policies: Final = requires_safe_policies
         self._progress: Final = Progress()
         self._process_space: Final = process_space()
@@ -104,6 +106,7 @@ class StatusReport:
             "time": _utc_now(),
             "started": self._started_at,
             "node_id": None if self._node.node_id is None else str(self._node.node_id),
+            "contact_points": self._contact_points,
             "cassandra_problem": self._node.problem,
             "http": self.http_address,
             "segments": {str(each): place for each, place in places.items()},

@@ -102,6 +102,24 @@ def test_an_agent_without_trouble_is_well(tmp_path: Path) -> None:
     assert done.output.splitlines()[-1] == "trouble    none"
 
 
+def test_an_agent_that_never_reached_its_node_names_its_contact_points(tmp_path: Path) -> None:
+    """Nothing else tells which node it is for. An agent of an earlier version does not write them."""
+    new: dict[str, object] = {"node_id": None, "contact_points": ["10.0.0.1", "10.0.0.2"]}
+    said = " ".join(_run(tmp_path, **new).output.split())
+    assert "node not known yet; contact points 10.0.0.1, 10.0.0.2 position" in said
+    assert "! it has not read the schema of its node (10.0.0.1, 10.0.0.2) yet" in said
+    said = " ".join(_run(tmp_path, age_s=600, **new).output.split())
+    assert "node not known; contact points 10.0.0.1, 10.0.0.2 position" in said
+    assert "ago and never reached its node (10.0.0.1, 10.0.0.2) ->" in said
+    problem = "Cassandra at 10.0.0.1, 10.0.0.2 port 9042: refused"
+    said = " ".join(_run(tmp_path, **new, cassandra_problem=problem).output.split())
+    assert f"X its node does not answer: {problem} ->" in said
+    said = " ".join(_run(tmp_path, **new, cassandra_problem="disk I/O error").output.split())
+    assert "X its node (10.0.0.1, 10.0.0.2) does not answer: disk I/O error ->" in said
+    said = " ".join(_run(tmp_path, node_id=None).output.split())
+    assert "node not known yet position" in said and "! it has not read the schema of its node yet" in said
+
+
 def test_of_an_agent_that_does_not_run_nothing_is_shown_as_now(tmp_path: Path) -> None:
     """Lag, rates and usable topics of the last status are not current, so they are not shown. The exit code is 1."""
     done = _run(tmp_path, age_s=600)

@@ -119,6 +119,14 @@ def test_reads_of_the_schema_are_counted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "status.json").read_text())["metrics"]["schema_refreshes"] == 3
 
 
+def test_the_status_names_a_node_that_never_answered_by_its_contact_points(tmp_path: Path) -> None:
+    """Its host id is not known."""
+    report = _report(_Node(), tmp_path, {}, {})
+    report.refresh()
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["node_id"], status["contact_points"]) == (None, ["10.0.0.1", "10.0.0.2"])
+
+
 @pytest.fixture
 def node() -> _Node:
     """A node that answers."""
@@ -136,6 +144,7 @@ def _report(node: _Node, path: Path, topics: Mapping[str, TopicStatus], limits: 
         topics=lambda: topics,
         path=path / "status.json",
         service_url="pulsar://127.0.0.1:1",
+        contact_points=("10.0.0.1", "10.0.0.2"),
     )
 
 
@@ -216,6 +225,7 @@ def test_readiness_is_red_by_option_while_pulsar_would_drop_unread_events(node: 
         topics=lambda: topics,
         path=tmp_path / "status.json",
         service_url="pulsar://127.0.0.1:1",
+        contact_points=("10.0.0.1", "10.0.0.2"),
         requires_safe_policies=True,
     )
     is_ready, body, _ = strict.readiness()

@@ -35,6 +35,8 @@ _log: Final = logging.getLogger(__name__)
 _NAME: Final = "awaited-clearings.json"
 _BACKOFF: Final = Backoff(0.2, 5.0)
 _ANSWER_TIMEOUT_S: Final = 30.0
+_MOST_THREADS: Final = 8
+_TURN_S: Final = 0.1
 # How long the events of a topic that can be used wait for its truncation.
 _PATIENCE_S: Final = 60.0
 
@@ -59,18 +61,31 @@ class _Awaited:
     """It is never published: the node does not have its table, and the broker does not have its topic."""
     # When the topic was first seen to be usable for events; None while it is not.
     usable_since: float | None = None
+    # When it is to be published (monotonic), and how often that was put off.
+    due_at: float = 0.0
+    tries: int = 0
 
     @property
     def waits(self) -> bool:
         """True while events wait for it."""
-        return not (self.is_published or self.is_overtaken or self.is_dropped)
+        return self.is_unpublished and not self.is_overtaken
+
+    @property
+    def is_unpublished(self) -> bool:
+        """True while it is to be published."""
+        return not (self.is_published or self.is_dropped)
+
+    def put_off(self) -> None:
+        """Set the time of the next try; the pause grows each time."""
+        self.tries += 1
+        self.due_at = time.monotonic() + _BACKOFF.pause_s(self.tries)
 
 
 class AwaitedClearings:
     """The newest truncation of each table whose topic could not be used.
 
-    The reader's thread adds and removes them, the publisher's thread asks whether a topic waits, and a thread for each
-    truncation publishes it.
+    The reader's thread adds and removes them, the publisher's thread asks whether a topic waits, and some threads
+    publish them. There are no threads while nothing is to be published.
     """
 
     def __init__(
@@ -96,13 +111,17 @@ class AwaitedClearings:
         self._awaited: Mapping[UUID, _Awaited] = self._read()
         # Keeps threads from writing the file at once.
         self._lock: Final = threading.Lock()
+        # How many threads publish truncations, and the topics of those that they publish now; `_turns` guards both.
+        self._turns: Final = threading.Lock()
+        self._threads = 0
+        self._busy: Final[set[str]] = set()
         # False while the file may lack the newest state.
         self._is_stored = True
 
     def start(self) -> None:
         """Begin to publish the truncations of the file."""
-        for table_id, each in self._awaited.items():
-            self._begin(table_id, each)
+        for each in self._awaited.values():
+            self._begin(each)
 
     def add(self, table_id: UUID, topic: str, payload: bytes, *, is_late: bool) -> None:
         """Let the topic's events that are not sent yet wait until the broker has the message.
@@ -117,7 +136,7 @@ class AwaitedClearings:
         self._is_stored = False
         self._awaited = {**self._awaited, table_id: added}
         self._store()
-        self._begin(table_id, added)
+        self._begin(added)
 
     def __contains__(self, table_id: UUID) -> bool:
         return table_id in self._awaited
@@ -128,27 +147,59 @@ class AwaitedClearings:
             self._awaited = {each: awaited for each, awaited in self._awaited.items() if each != table_id}
             self._store()
 
-    def _begin(self, table_id: UUID, awaited: _Awaited) -> None:
-        threading.Thread(target=self._publish, args=(table_id, awaited), name="truncation", daemon=True).start()
+    def _begin(self, awaited: _Awaited) -> None:
+        awaited.put_off()
+        with self._turns:
+            if self._threads < min(_MOST_THREADS, len(self._unpublished())):
+                self._threads += 1
+                threading.Thread(target=self._work, name="truncations", daemon=True).start()
+
+    def _unpublished(self) -> list[tuple[UUID, _Awaited]]:
+        return [(table_id, each) for table_id, each in self._awaited.items() if each.is_unpublished]
+
+    def _work(self) -> None:
+        """Publish truncations until fewer of them are left than there are threads."""
+        while (due := self._take_due()) is not None:
+            table_id, awaited = due
+            self._publish(table_id, awaited)
+            with self._turns:
+                self._busy.discard(awaited.topic)
+
+    def _take_due(self) -> tuple[UUID, _Awaited] | None:
+        """Wait for a truncation that is due, and take it; None when this thread is not needed, or the agent stops.
+
+        One that failed comes behind those that are due already. So a topic that is slow to fail takes one thread from
+        the others, and many of them delay the others by one attempt.
+        """
+        while not self._stopping.wait(_TURN_S):
+            with self._turns:
+                unpublished = self._unpublished()
+                if len(unpublished) < self._threads:
+                    self._threads -= 1
+                    return None
+                # Never two of a topic at the same time: of two truncations of a table, the newer one comes last.
+                free = [(table_id, each) for table_id, each in unpublished if each.topic not in self._busy]
+                first = min(free, key=lambda found: found[1].due_at, default=None)
+                if first is not None and time.monotonic() >= first[1].due_at:
+                    self._busy.add(first[1].topic)
+                    return first
+        return None
 
     def _publish(self, table_id: UUID, awaited: _Awaited) -> None:
-        """Try until the broker has the message, or it is removed or replaced."""
-        failures = 1
-        while not self._stopping.wait(_BACKOFF.pause_s(failures)) and self._awaited.get(table_id) is awaited:
-            try:
-                if self._is_moot(table_id, awaited):
-                    return
-                send_clearing(self._open_producers(awaited.topic), awaited.topic, awaited.payload)
-            except PublishError as error:
-                _log.debug("a truncation cannot be published: %s", error)
-                failures += 1
-            except Exception:  # noqa: BLE001  # its events wait for this thread
-                _log.exception("%s: a truncation was not published; it is tried again", awaited.topic)
-                failures += 1
-            else:
-                awaited.is_published = True
-                self._store()
+        """Try once. If it fails, it is tried again."""
+        try:
+            if self._is_moot(table_id, awaited):
                 return
+            send_clearing(self._open_producers(awaited.topic), awaited.topic, awaited.payload)
+        except PublishError as error:
+            _log.debug("a truncation cannot be published: %s", error)
+            awaited.put_off()
+        except Exception:  # noqa: BLE001  # its events wait for it
+            _log.exception("%s: a truncation was not published; it is tried again", awaited.topic)
+            awaited.put_off()
+        else:
+            awaited.is_published = True
+            self._store()
 
     def _is_moot(self, table_id: UUID, awaited: _Awaited) -> bool:
         """True if the truncation is never published. Raises PublishError, also while that is not known."""

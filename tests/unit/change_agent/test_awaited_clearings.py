@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -396,6 +397,73 @@ def test_no_topic_is_made_for_the_truncation_of_a_table_that_was_dropped_while_t
             f"{topic} does not exist any more, and its table was dropped: an earlier truncation of the table is not"
             " published, and the topic is not made for it"
         ]
+
+
+def _threads() -> int:
+    return sum(each.name.startswith("truncation") for each in threading.enumerate())
+
+
+def test_many_truncations_share_some_threads(tmp_path: Path) -> None:
+    """Pulsar is away while 300 tables are truncated. The threads end when all are published."""
+    broker = _Broker()
+    broker.refuses_clearings = True
+    before = _threads()
+    awaited = AwaitedClearings(tmp_path, broker.open_clearings, Event())
+    topics = {UUID(int=number): f"events-{number}" for number in range(300)}
+    for table_id, topic in topics.items():
+        awaited.add(table_id, topic, b"x", is_late=False)
+    time.sleep(0.5)
+    assert _threads() - before <= 8
+    broker.refuses_clearings = False
+    wait_until(lambda: broker.stored == {topic: [[_CLEARING]] for topic in topics.values()}, "all are published", 60)
+    wait_until(lambda: _threads() == before, "the threads have ended", 10)
+    for table_id in topics:
+        assert awaited.take_published(table_id) is False
+
+
+def test_topics_that_are_slow_to_fail_do_not_keep_truncations_of_others_back(tmp_path: Path) -> None:
+    """More topics than threads never answer within their time."""
+    broker, slow_s = _Broker(), 1.0
+
+    def open_producers(topic: str) -> list[EventProducer]:
+        if topic.startswith("slow"):
+            time.sleep(slow_s)
+            raise PublishError(topic, "does not answer")
+        return broker.open_clearings(topic)
+
+    stopping = Event()
+    awaited = AwaitedClearings(tmp_path, open_producers, stopping)
+    for number in range(20):
+        awaited.add(UUID(int=number), f"slow-{number}", b"x", is_late=False)
+    time.sleep(0.5)
+    for number in range(50, 100):
+        awaited.add(UUID(int=number), f"events-{number}", b"x", is_late=False)
+    # Those that are slow and were due before take their turns first, once.
+    wait_until(lambda: len(broker.stored) == 50, "the others are published", 5 * slow_s)
+    stopping.set()
+
+
+def test_the_newer_truncation_of_a_table_is_the_last_one(tmp_path: Path) -> None:
+    """It replaces the first one while that is being published."""
+    sent: list[bytes] = []
+    is_sending, may_go_on = Event(), Event()
+
+    class Producer(_ClearingProducer):
+        def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+            is_sending.set()
+            may_go_on.wait(10)
+            sent.append(payload)
+            on_result(None)
+            return True
+
+    awaited = AwaitedClearings(tmp_path, lambda _: [Producer([])], Event())
+    awaited.add(UUID(int=1), "events-1", b"first", is_late=False)
+    is_sending.wait(10)
+    awaited.add(UUID(int=1), "events-1", b"second", is_late=False)
+    time.sleep(0.5)
+    may_go_on.set()
+    wait_until(lambda: awaited.take_published(UUID(int=1)) is False, "the second one is published", 20)
+    assert sent == [b"first", b"second"]
 
 
 def test_events_do_not_wait_for_ever_for_a_truncation_that_the_broker_refuses(

@@ -152,6 +152,20 @@ class InflightPositions:
                 assert entry.segment is not None
                 self._segments[entry.segment].track(entry)
 
+    def track_again(self, segment: SegmentKey, events: int) -> TrackedEntry:
+        """Add an entry whose events are about to be published again, behind all that was read of its segment.
+
+        So the segment is not done before they are acknowledged. If its account is closed, nothing waits for the entry.
+        """
+        with self._changed:
+            account = self._segments.get(segment)
+            if account is None:
+                return TrackedEntry(None, 0, events)
+            self._progress = None
+            entry = TrackedEntry(segment, account.read_position, events)
+            account.track(entry)
+            return entry
+
     def advance(self, segment: SegmentKey, position: int) -> None:
         """Note that everything up to `position` was read. Entries that are not tracked have no events."""
         with self._changed:

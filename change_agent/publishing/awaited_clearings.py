@@ -55,6 +55,9 @@ class _Awaited:
     topic: str
     payload: bytes
     is_late: bool
+    """Events that it should precede were sent already, and are to be published again behind it."""
+    is_repeated: bool = False
+    """These events are handed over once more, but they are not durable yet."""
     is_published: bool = False
     is_overtaken: bool = False
     is_dropped: bool = False
@@ -251,13 +254,32 @@ class AwaitedClearings:
     def take_published(self, table_id: UUID) -> bool | None:
         """Remove the table's truncation if it is published; None if it is not.
 
-        Return True if later events may be before it.
+        Return True if later events may be before it, and not behind it as well.
         """
         awaited = self._awaited[table_id]
         if not awaited.is_published:
             return None
         self.remove(table_id)
-        return awaited.is_late or awaited.is_overtaken
+        return awaited.is_overtaken or (awaited.is_late and not awaited.is_repeated)
+
+    def wants_repetition(self, table_id: UUID) -> bool:
+        """True if events from behind the table's truncation were sent already, and were not handed over once more.
+
+        They may be handed over now: they wait for the truncation, too.
+        """
+        awaited = self._awaited[table_id]
+        return awaited.is_late and not awaited.is_repeated
+
+    def note_repeated(self, table_id: UUID, *, are_durable: bool) -> None:
+        """Note that these events were handed over once more, and whether they are acknowledged, or held on disk.
+
+        If they are not, they are handed over once more after a restart.
+        """
+        awaited = self._awaited[table_id]
+        awaited.is_repeated = True
+        if are_durable and awaited.is_late:
+            awaited.is_late = False
+            self._store()
 
     def _read(self) -> dict[UUID, _Awaited]:
         try:

@@ -12,7 +12,8 @@ cannot be used then, the events of the table that are not sent yet wait for the 
 A drop is found when the node's schema lacks a table that was there before. It is published at the reader's position.
 
 A clearing is stored when the broker has it on every partition, and has the events that were published again. After a
-crash before that, both are published again. The copy of the positions has this file, too (CopiedState).
+crash before that, both are published again. Their segments stay until then. If the topic of a truncation that is found
+late cannot be used, the events that are published again wait behind it, in memory or held on disk. The copy of the positions has this file, too (CopiedState).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from change_agent.errors import PublishError
 from change_agent.events.mutation_events import EventKeys
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
-from change_agent.positions.inflight import InflightPositions
+from change_agent.positions.inflight import InflightPositions, TrackedEntry
 from change_agent.positions.published_clearings import CLEARINGS_FILE
 from change_agent.private_files import replace_private, sync_directory
 from change_agent.publishing.awaited_clearings import AwaitedClearings, send_clearing
@@ -89,6 +90,9 @@ class LogState(Protocol):
         """The last open segment and the position up to which it was read; zeros if no segment is open."""
 
 
+ReadAgain: TypeAlias = Callable[[UUID, int, int], Sequence[TrackedEntry]]
+
+
 class _State(Enum):
     """FOUND ──> done; if the reader has already passed the position: FOUND ──> REPEATED ──> done.
 
@@ -114,6 +118,8 @@ class _Pending:
     state: _State = _State.FOUND
     is_late: bool = False
     """The reader has passed its position, so the events after it are published again."""
+    repeated: Sequence[TrackedEntry] = ()
+    """The entries of these events, if they were handed over before the truncation was published."""
     due_at: float = 0.0
     failures: int = 0
 
@@ -121,6 +127,11 @@ class _Pending:
     def name(self) -> str:
         word = "truncation" if self.kind is ClearingKind.TRUNCATION else "drop"
         return f"the {word} of {self.table.full_name}"
+
+    @property
+    def is_repeated(self) -> bool:
+        """True when the events of `repeated` are acknowledged, or held on disk."""
+        return not any(each.outstanding for each in self.repeated)
 
     def is_at(self, segment_id: int, position: int) -> bool:
         return self.state is _State.FOUND and self.place[:2] == (segment_id, position)
@@ -134,7 +145,8 @@ class _Pending:
 class Clearings:
     """Used by the reader's thread.
 
-    `read_again(table_id, segment_id, position)` must publish a table's events from this position on again.
+    `read_again(table_id, segment_id, position)` must publish a table's events from this position on again, and return
+    their entries.
     """
 
     def __init__(
@@ -258,7 +270,7 @@ class Clearings:
     def _topic_of(self, pending: _Pending) -> str:
         return events_topic(pending.table.keyspace, pending.table.name, self._topic_prefix)
 
-    def publish_due(self, log: LogState, read_again: Callable[[UUID, int, int], None]) -> None:
+    def publish_due(self, log: LogState, read_again: ReadAgain) -> None:
         """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
 
         After the first failure the other clearings wait for the next call. So a broker that does not answer blocks the
@@ -280,28 +292,33 @@ class Clearings:
         self._finish_awaited(read_again)
         self._finish_repeated()
 
-    def _finish_awaited(self, read_again: Callable[[UUID, int, int], None]) -> None:
+    def _finish_awaited(self, read_again: ReadAgain) -> None:
         for table_id, each in list(self._pending.items()):
             if each.state is not _State.AWAITED:
                 continue
+            if each.repeated and each.is_repeated:
+                self._awaited.note_repeated(table_id, are_durable=True)
             is_late = self._awaited.take_published(table_id)
             if is_late is None:
                 continue
             self._note_published(each, each.place)
             if is_late:
-                each.state = _State.REPEATED
                 read_again(table_id, each.place.segment_id, each.place.position)
+            if is_late or not each.is_repeated:
+                each.state = _State.REPEATED
             else:
                 self._finish(table_id, each, each.place)
 
-    def _publish_due(
-        self, table_id: UUID, pending: _Pending, log: LogState, read_again: Callable[[UUID, int, int], None]
-    ) -> bool:
+    def _publish_due(self, table_id: UUID, pending: _Pending, log: LogState, read_again: ReadAgain) -> bool:
         if pending.kind is ClearingKind.DROP:
             segment_id, position = log.read_place()
             return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))
         pending.is_late = True
         if not self._publish_truncation(table_id, pending):
+            if self._awaited.wants_repetition(table_id):
+                # Now, because the topic may stay away for longer than the segments.
+                pending.repeated = read_again(table_id, pending.place.segment_id, pending.place.position)
+                self._awaited.note_repeated(table_id, are_durable=pending.is_repeated)
             return False
         read_again(table_id, pending.place.segment_id, pending.place.position)
         return True

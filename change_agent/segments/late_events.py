@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.events.mutation_events import TableEvent
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.metrics import AgentMetrics
@@ -34,12 +35,18 @@ class LateEvents:
         self._metrics: Final = metrics
         self._stopping: Final = stopping
 
-    def publish(self, events: Sequence[TableEvent], segment_id: int, position: int) -> TrackedEntry:
+    def publish(
+        self, events: Sequence[TableEvent], segment_id: int, position: int, *, keeps: SegmentKey | None = None
+    ) -> TrackedEntry:
         """Send an entry's events after all events that were handed over. Raises StoppedError.
 
-        Return the entry, which counts its unacknowledged events: 0 for an entry without events.
+        Return the entry, which counts its unacknowledged events: 0 for an entry without events. The segment `keeps` is
+        not done before they are acknowledged.
         """
-        tracked = TrackedEntry(None, position, len(events))
+        if keeps is None or not events:
+            tracked = TrackedEntry(None, position, len(events))
+        else:
+            tracked = self._positions.track_again(keeps, len(events))
         node_id = self._interpreter.node_id
         outgoing = [
             OutgoingEvent(header_of(each.keys, node_id, segment_id), each.event, tracked, event_size(each.event))

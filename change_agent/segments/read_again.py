@@ -1,7 +1,7 @@
 """ReadAgain: publishes the events of one table again, from a position in the log up to the reader's position.
 
 It is used only for the events after a truncation that was found late. Consumers drop the copies, or read the current
-row again.
+row again. A segment stays until the events that are published again are acknowledged, or held on disk.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.errors import CommitLogReadError
 from change_agent.events.mutation_interpreter import MutationInterpreter
+from change_agent.positions.accounts import TrackedEntry
 from change_agent.segments.late_events import LateEvents
 
 __all__ = ["ReadAgain", "ReadPart"]
@@ -44,15 +46,18 @@ class ReadAgain:
         self._late: Final = late
         self._options: Final = options
 
-    def run(self, table_id: UUID, parts: Sequence[ReadPart]) -> None:
+    def run(self, table_id: UUID, parts: Sequence[ReadPart]) -> Sequence[TrackedEntry]:
         """Publish the table's events in these parts. The rest of a part that cannot be read is reported and left out.
 
-        Raises StoppedError.
+        Return the entries of these events. Raises StoppedError.
         """
+        found: list[TrackedEntry] = []
         count = 0
         for part in parts:
             try:
-                count += self._read(table_id, part)
+                for entry, events in self._read(table_id, part):
+                    found.append(entry)
+                    count += events
             except CommitLogReadError as error:
                 _log.warning(
                     "%s; writes of table %s that were under way during its truncation may be taken for removed: verify it",
@@ -61,9 +66,10 @@ class ReadAgain:
                 )
         if count:
             _log.info("%d events of table %s behind its truncation are published once more", count, table_id)
+        return found
 
-    def _read(self, table_id: UUID, part: ReadPart) -> int:
-        count = 0
+    def _read(self, table_id: UUID, part: ReadPart) -> Iterator[tuple[TrackedEntry, int]]:
+        """Yield the entries with events of the table, and the number of these events."""
         with SegmentReader(part.path, part.start, self._options) as reader:
             now_ms = time.time_ns() // 1_000_000
             self._interpreter.begin(part.segment_id, now_ms, is_resumed=True, goes_back=True)
@@ -74,9 +80,9 @@ class ReadAgain:
                     continue
                 events = self._interpreter.events_of(reader.name, part.segment_id, version, entry)
                 mine = [each for each in events or () if each.keys.table.table_id == table_id]
-                self._late.publish(mine, part.segment_id, entry.position)
-                count += len(mine)
-        return count
+                if mine:
+                    keeps = SegmentKey(part.segment_id)
+                    yield self._late.publish(mine, part.segment_id, entry.position, keeps=keeps), len(mine)
 
 
 def _entries(reader: SegmentReader, end: int) -> Iterator[CommitLogEntry]:

@@ -34,7 +34,7 @@ from change_agent.errors import (
 from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
 from change_agent.metrics import AgentMetrics
 from change_agent.native_core import EncodedEntries
-from change_agent.positions.inflight import InflightPositions
+from change_agent.positions.inflight import InflightPositions, TrackedEntry
 from change_agent.positions.offsets import StoredPositions
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.event_batch import EventBatch, Publisher
@@ -327,8 +327,8 @@ class SegmentFollower:
             self._find_clearings()
             self._clearings.publish_due(self, self._publish_again)
 
-    def _publish_again(self, table_id: UUID, segment_id: int, position: int) -> None:
-        """Publish the events of a table again, from this position in the log on.
+    def _publish_again(self, table_id: UUID, segment_id: int, position: int) -> Sequence[TrackedEntry]:
+        """Publish the events of a table again, from this position in the log on. Return their entries.
 
         Events of deleted segments cannot be published again; the log reports that.
         """
@@ -345,7 +345,7 @@ class SegmentFollower:
             start = position if each == segment_id else 0
             if each >= segment_id > 0 and end is not None and end > start:
                 parts.append(ReadPart(segment_id=each, path=self.listed[each].path, start=start, end=end))
-        self._repeating.run(table_id, parts)
+        return self._repeating.run(table_id, parts)
 
     def _read_ahead(self, segment: ReadableSegment, unsynced: UnsyncedReading) -> bool:
         """Read unsynced entries; True when the whole segment is written and read, so the next one may be read."""

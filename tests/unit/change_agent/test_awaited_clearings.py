@@ -399,6 +399,82 @@ def test_no_topic_is_made_for_the_truncation_of_a_table_that_was_dropped_while_t
         ]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_events_behind_a_truncation_that_is_found_late_outlast_their_segment(
+    tmp_path: Path,
+    tables: MemoryTables,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_restarted: bool,
+) -> None:
+    """They were on the topic before it went away. They are held, to come once more, before the segment is deleted."""
+    broker = _Broker()
+    monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    agent.segment(_ID, content, str(len(content)))
+    agent.start()
+    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
+    places = broker.order(topic)
+    broker.refused_topics.add(topic)
+    broker.lost_topics.add(topic)
+    wait_until(lambda: not agent.publisher.statuses[_name(tables)].is_usable, "the topic is away", 20)
+    tables.truncations = {_TABLE_ID: _place()}
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 30)
+    assert list(agent.held.iterdir())
+    if is_restarted:
+        wait_until(
+            lambda: '"is_late": false' in (agent.work / "awaited-clearings.json").read_text(), "it is stored", 20
+        )
+        agent.stop()
+        agent = _PublishingAgent(tmp_path, tables, broker)
+        later = segment_bytes(_ID + 1, [[_OTHER]])
+        agent.segment(_ID + 1, later, str(len(later)))
+        agent.start()
+    broker.refused_topics.clear()
+    broker.lost_topics.clear()
+    wait_until(lambda: len(broker.order(topic)) >= 9, "the topic has all", 30)
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID)}, "it is stored", 20)
+    agent.stop()
+    assert broker.order(topic) == [*places, "T", *places[2:]]
+    assert "verify" not in caplog.text
+
+
+def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk does not hold them. After a restart, they are read from the segment once more."""
+    broker = _Broker()
+    monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
+    agent.segment(_ID, content, str(len(content)))
+    agent.start()
+    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
+    places = broker.order(topic)
+    with monkeypatch.context() as full:
+        full.setattr(HeldEvents, "append", _refuse)
+        broker.refused_topics.add(topic)
+        broker.lost_topics.add(topic)
+        wait_until(lambda: not agent.publisher.statuses[_name(tables)].is_usable, "the topic is away", 20)
+        tables.truncations = {_TABLE_ID: _place()}
+        wait_until(lambda: agent.positions.events == 3, "the events wait", 20)
+        agent.index(_ID, f"{len(content)}\nCOMPLETED")
+        time.sleep(1.0)
+        agent.stop()
+    assert agent.files() != []
+    broker.refused_topics.clear()
+    broker.lost_topics.clear()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.start()
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 30)
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID)}, "it is stored", 20)
+    agent.stop()
+    assert broker.order(topic) == [*places, "T", *places[2:]]
+    assert "verify" not in caplog.text
+
+
 def _threads() -> int:
     return sum(each.name.startswith("truncation") for each in threading.enumerate())
 

@@ -80,8 +80,8 @@ class Producers(Protocol):
 class LogState(Protocol):
     """How far the reader is. Used by the reader's thread."""
 
-    def read_position(self, segment_id: int) -> int | None:
-        """The position up to which the segment was read; None while the segment is not open."""
+    def reached(self, segment_id: int) -> int:
+        """The position up to which the segment was read, also by an earlier process; 0 if it was not."""
 
     def unread(self, segment_id: int) -> Iterable[int]:
         """Segments up to this one that were not read to their end."""
@@ -279,18 +279,37 @@ class Clearings:
         now = time.monotonic()
         due = [
             (table_id, each)
-            for table_id, each in self._pending.items()
-            if each.state is _State.FOUND
-            and now >= each.due_at
-            and (now > each.found_at + _PATIENCE_S or _is_passed(each, log))
+            for table_id, each in self._found()
+            if now > each.found_at + _PATIENCE_S or _is_passed(each, log.reached(each.place.segment_id), log)
         ]
+        if self._publish_all(due, log, read_again):
+            self._finish_awaited(read_again)
+            self._finish_repeated()
+
+    def publish_passed(self, log: LogState, read_again: ReadAgain) -> None:
+        """Publish the truncations that the reader has passed, before it reads on. Raises StoppedError.
+
+        Otherwise more events would come before them. An earlier process may have passed them: if the disk was full,
+        AwaitedClearings has forgotten that they are to be published. A truncation that the reader is just at is not
+        passed: see `stop_in`.
+        """
+        passed = [
+            (table_id, each)
+            for table_id, each in self._found()
+            if each.kind is ClearingKind.TRUNCATION and _is_passed(each, log.reached(each.place.segment_id) - 1, log)
+        ]
+        self._publish_all(passed, log, read_again)
+
+    def _found(self) -> list[tuple[UUID, _Pending]]:
+        """The clearings that may be tried now."""
+        now = time.monotonic()
+        return [each for each in self._pending.items() if each[1].state is _State.FOUND and now >= each[1].due_at]
+
+    def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: LogState, read_again: ReadAgain) -> bool:
+        """Publish these clearings; False after the first failure."""
         if due and not self._wait_for_events() and self._stopping.is_set():
             raise StoppedError
-        for table_id, each in due:
-            if not self._publish_due(table_id, each, log, read_again):
-                return
-        self._finish_awaited(read_again)
-        self._finish_repeated()
+        return all(self._publish_due(table_id, each, log, read_again) for table_id, each in due)
 
     def _finish_awaited(self, read_again: ReadAgain) -> None:
         for table_id, each in list(self._pending.items()):
@@ -461,11 +480,11 @@ def _is_new(found: Truncation, last: Truncation | None) -> bool:
     return last is None or found[:2] > last[:2] or (found != last and found.time_ms >= last.time_ms)
 
 
-def _is_passed(pending: _Pending, log: LogState) -> bool:
+def _is_passed(pending: _Pending, reached: int, log: LogState) -> bool:
+    """True if the log was read up to its place. `reached`: up to where its segment was read."""
     place = pending.place
     return all(
-        segment_id == place.segment_id and (log.read_position(segment_id) or 0) >= place.position
-        for segment_id in log.unread(place.segment_id)
+        segment_id == place.segment_id and reached >= place.position for segment_id in log.unread(place.segment_id)
     )
 
 

@@ -175,6 +175,14 @@ class SegmentFollower:
         followed = self._followed.get(segment)
         return None if followed is None or followed.reader is None else followed.reader.position
 
+    def reached(self, segment_id: int) -> int:
+        """See Clearings."""
+        key = SegmentKey(segment_id)
+        position, stored = self._read_position(key), self._stored.segments.get(key)
+        if position is None:
+            return 0 if stored is None else stored.position
+        return position
+
     def is_ended(self, segment_id: int) -> bool:
         """See Moments."""
         return segment_id in self._ended
@@ -267,6 +275,8 @@ class SegmentFollower:
             # Entries may need a schema as new as the log. min(): file times of a clock that is ahead must not stop us.
             self._interpreter.use_schema_of(min(now_ms, max(each.index_time_ms for each in unread)))
         self._find_clearings()
+        if self._clearings is not None:
+            self._clearings.publish_passed(self, self._publish_again)
         self._tail = None
         # The next pass reports a missing segment as a gap. The gap's time window begins where reading was complete.
         self._is_unbroken = not (self._detector.misses(self.listed) or self._has_unreported())
@@ -341,9 +351,9 @@ class SegmentFollower:
             )
         parts = []
         for each in self._first_readings():
-            end = _END if each in self._ended else self._read_position(each)
+            end = _END if each in self._ended else self.reached(each)
             start = position if each == segment_id else 0
-            if each >= segment_id > 0 and end is not None and end > start:
+            if each >= segment_id > 0 and end > start:
                 parts.append(ReadPart(segment_id=each, path=self.listed[each].path, start=start, end=end))
         return self._repeating.run(table_id, parts)
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.publishing import awaited_clearings
 from change_agent.publishing.awaited_clearings import AwaitedClearings
@@ -473,6 +474,37 @@ def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
     agent.stop()
     assert broker.order(topic) == [*places, "T", *places[2:]]
     assert "verify" not in caplog.text
+
+
+def test_a_truncation_that_no_file_has_is_published_before_the_reader_continues_behind_it(
+    tmp_path: Path, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full, and the events behind it waited in memory. An event of another table was published."""
+    broker = _Broker()
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    sections = [*_SECTIONS[:2], [_OTHER], [_MINE, _MINE, _MINE]]
+    content, topic = segment_bytes(_ID, sections), _topic(tables)
+    other_end = len(segment_bytes(_ID, sections[:3]))
+    agent.segment(_ID, content, str(_place().position))
+    agent.start()
+    wait_until(lambda: len(broker.order(topic)) == 2 and agent.positions.events == 0, "all is published so far", 20)
+    broker.refuses_clearings = True
+    with monkeypatch.context() as full:
+        full.setattr(awaited_clearings, "replace_private", _refuse)
+        tables.truncations = {_TABLE_ID: _place()}
+        agent.index(_ID, str(other_end))
+        wait_until(lambda: agent.positions.progress()[SegmentKey(_ID)].position == other_end, "it is published", 20)
+        agent.index(_ID, str(len(content)))
+        wait_until(lambda: agent.positions.events == 3, "the events behind it wait", 20)
+        agent.stop()
+    broker.refuses_clearings = False
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    agent.start()
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID)}, "it is stored", 20)
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 30)
+    agent.stop()
+    assert [each == "T" for each in broker.order(topic)] == [False, False, True, False, False, False]
 
 
 def _threads() -> int:

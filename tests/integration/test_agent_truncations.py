@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
+from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import ClearingKind, MutationEvents
 from schemas.topics import events_topic
@@ -77,6 +79,34 @@ def test_a_truncation_stands_between_the_events_before_and_behind_it(
     drops = topic.clearings[-_PARTITIONS:]
     assert {each.clearing.kind for _, each, _ in drops if each.clearing} == {ClearingKind.DROP}
     assert {partition for partition, _, _ in drops} == set(range(_PARTITIONS))
+
+
+def test_the_topic_of_a_table_that_was_dropped_while_the_agent_was_down_is_not_made_again(
+    cql: Session,
+    keyspace: str,
+    agent: AgentProcess,
+    pulsar: PulsarServer,
+    open_topic: Callable[[str, str], EventsTopic],
+) -> None:
+    """Who has dropped the table has deleted its topic, too. The log says that the drop is not published."""
+    for name in "tu":
+        cql.execute(f"CREATE TABLE {keyspace}.{name} (pk int PRIMARY KEY, v int) WITH cdc = true")
+    _insert(cql, keyspace, 0, 3)
+    topic = events_topic(keyspace, "t")
+    with EventsTopic(pulsar.service_url, pulsar.admin_url, topic) as found:
+        found.wait_for_rows(3)
+    url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
+    assert agent.stop() == 0
+    try:
+        cql.execute(f"DROP TABLE {keyspace}.t")
+        rest().delete(url, params={"force": "true"}).raise_for_status()
+    finally:
+        agent.start()
+    cql.execute(f"INSERT INTO {keyspace}.u (pk, v) VALUES (1, 0)")
+    open_topic(keyspace, "u").wait_for_rows(1)
+    told = f"{topic} does not exist: the drop of {keyspace}.t is not published"
+    wait_until(lambda: told in agent.log.read_text(), "the log says so")
+    assert rest().get(url).status_code == httpx.codes.NOT_FOUND
 
 
 @pytest.mark.extended

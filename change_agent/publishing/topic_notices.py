@@ -16,6 +16,8 @@ __all__ = ["TopicNotices"]
 
 _log: Final = logging.getLogger(__name__)
 _MOST_NAMES: Final = 3
+# Reasons that no topic has any more are forgotten when there are as many in all.
+_MOST_REASONS: Final = 100
 _PARTITION: Final = re.compile(r"-partition-\d+")
 
 
@@ -25,8 +27,8 @@ class _Reason:
 
     topics: dict[str, None] = field(default_factory=dict)
     told_attempt: int = 0
-    recovered: int = 0
-    """How many topics had this reason last, and take events again."""
+    recovered: dict[str, None] = field(default_factory=dict)
+    """Topics that had this reason last, and take events again."""
     attempts: int = 0
     """The largest number of attempts of these topics."""
 
@@ -48,6 +50,8 @@ class TopicNotices:
         if self._reason_of.get(topic) != shared:
             self._leave(topic)
             self._reason_of[topic] = shared
+        if len(self._reasons) >= _MOST_REASONS:
+            self._forget_old()
         known = self._reasons.setdefault(shared, _Reason())
         known.topics[topic] = None
         is_due = attempt & (attempt - 1) == 0 and attempt > known.told_attempt
@@ -56,11 +60,16 @@ class TopicNotices:
             told = reason if len(known.topics) == 1 else shared
             _log.warning("waiting for %s: %s (attempt %d)", _some(known.topics), told, attempt)
 
+    def _forget_old(self) -> None:
+        """Forget the reasons that no topic has now: a text may have a number that is another one each time."""
+        for reason in [each for each, known in self._reasons.items() if not known.topics]:
+            del self._reasons[reason]
+
     def recovered(self, topic: str, attempts: int) -> None:
         """Note that a topic takes events again. This is logged when the last topic with the same reason does."""
         known = self._reasons.get(self._reason_of.get(topic, ""))
         if known is not None:
-            known.recovered += 1
+            known.recovered[topic] = None
             known.attempts = max(known.attempts, attempts)
             self._leave(topic)
         if not self._reason_of:
@@ -76,10 +85,10 @@ class TopicNotices:
             # While topics have one reason, then another, and the first one again, this one counts as told.
             return
         del self._reasons[reason]
-        if known.recovered == 1:
-            _log.info("%s takes events again, after %d attempts", topic, known.attempts)
+        if len(known.recovered) == 1:
+            _log.info("%s takes events again, after %d attempts", *known.recovered, known.attempts)
         else:
-            _log.info("%d topics take events again, after up to %d attempts", known.recovered, known.attempts)
+            _log.info("%d topics take events again, after up to %d attempts", len(known.recovered), known.attempts)
 
 
 def _local_name(topic: str) -> str:

@@ -90,7 +90,7 @@ class LogState(Protocol):
         """The last open segment and the position up to which it was read; zeros if no segment is open."""
 
 
-ReadAgain: TypeAlias = Callable[[UUID, int, int], Sequence[TrackedEntry]]
+PublishAgain: TypeAlias = Callable[[UUID, int, int], Sequence[TrackedEntry]]
 
 
 class _State(Enum):
@@ -270,7 +270,7 @@ class Clearings:
     def _topic_of(self, pending: _Pending) -> str:
         return events_topic(pending.table.keyspace, pending.table.name, self._topic_prefix)
 
-    def publish_due(self, log: LogState, read_again: ReadAgain) -> None:
+    def publish_due(self, log: LogState, read_again: PublishAgain) -> None:
         """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
 
         After the first failure the other clearings wait for the next call. So a broker that does not answer blocks the
@@ -286,7 +286,7 @@ class Clearings:
             self._finish_awaited(read_again)
             self._finish_repeated()
 
-    def publish_passed(self, log: LogState, read_again: ReadAgain) -> None:
+    def publish_passed(self, log: LogState, read_again: PublishAgain) -> None:
         """Publish the truncations that the reader has passed, before it reads on. Raises StoppedError.
 
         Otherwise more events would come before them. An earlier process may have passed them: if the disk was full,
@@ -305,13 +305,13 @@ class Clearings:
         now = time.monotonic()
         return [each for each in self._pending.items() if each[1].state is _State.FOUND and now >= each[1].due_at]
 
-    def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: LogState, read_again: ReadAgain) -> bool:
+    def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: LogState, read_again: PublishAgain) -> bool:
         """Publish these clearings; False after the first failure."""
         if due and not self._wait_for_events() and self._stopping.is_set():
             raise StoppedError
         return all(self._publish_due(table_id, each, log, read_again) for table_id, each in due)
 
-    def _finish_awaited(self, read_again: ReadAgain) -> None:
+    def _finish_awaited(self, read_again: PublishAgain) -> None:
         for table_id, each in list(self._pending.items()):
             if each.state is not _State.AWAITED:
                 continue
@@ -328,7 +328,7 @@ class Clearings:
             else:
                 self._finish(table_id, each, each.place)
 
-    def _publish_due(self, table_id: UUID, pending: _Pending, log: LogState, read_again: ReadAgain) -> bool:
+    def _publish_due(self, table_id: UUID, pending: _Pending, log: LogState, read_again: PublishAgain) -> bool:
         if pending.kind is ClearingKind.DROP:
             segment_id, position = log.read_place()
             return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))

@@ -80,6 +80,27 @@ def test_a_topic_that_has_its_own_reason_does_not_hide_that_the_others_are_back(
     assert log[3:] == [f"{_TOPICS[0]} takes events again, after 2 attempts"]
 
 
+def test_the_topic_that_is_back_is_named_when_the_other_one_has_another_reason(log: list[str]) -> None:
+    """The other one is not back."""
+    notices = TopicNotices()
+    for topic in _TOPICS[:2]:
+        notices.refused(topic, "connection refused", 1)
+    notices.recovered(_TOPICS[0], 3)
+    notices.refused(_TOPICS[1], "IncompatibleSchema", 4)
+    assert log[1:] == [
+        f"{_TOPICS[0]} takes events again, after 3 attempts",
+        f"waiting for {_TOPICS[1]}: IncompatibleSchema (attempt 4)",
+    ]
+
+
+def test_reasons_with_a_number_are_not_remembered_without_end() -> None:
+    """A text may have the id of a request."""
+    notices = TopicNotices()
+    for attempt in range(1, 1_000):
+        notices.refused(_TOPICS[0], f"request {attempt} failed", attempt)
+    assert len(notices._reasons) <= 101
+
+
 def test_an_outage_of_all_topics_is_a_few_lines(log: list[str], tmp_path: Path) -> None:
     """A publisher with twelve tables, whose broker is away for five seconds."""
     broker = MemoryBroker()

@@ -16,7 +16,20 @@ from uuid import UUID
 
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TableProgress, TopicPosition
 
-__all__ = ["NodeResolved", "PartitionCursor", "TableResolved", "pinned", "resolved_of", "utc_text"]
+__all__ = [
+    "DEAD_LETTERS",
+    "NOT_READ",
+    "NodeResolved",
+    "PartitionCursor",
+    "TableResolved",
+    "pinned",
+    "resolved_of",
+    "utc_text",
+]
+
+# The reasons of a node whose agent has published everything.
+DEAD_LETTERS: Final = "events of it are dead letters: see cdc connector dead-letters, then run cdc connector resend"
+NOT_READ: Final = "the connector has not read all of its events yet"
 
 _FRESH_MS: Final = 60_000
 _SILENT_MS: Final = 30_000
@@ -151,9 +164,9 @@ def _why(
     if newest is None:
         return "its agent has not published everything of this table yet"
     if is_held and resolved != newest:
-        return "events of it are dead letters: see cdc connector dead-letters, then run cdc connector resend"
+        return DEAD_LETTERS
     if resolved is None or newest - resolved > _SILENT_MS:
-        return "the connector has not read all of its events yet"
+        return NOT_READ
     return None
 
 

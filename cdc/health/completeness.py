@@ -15,7 +15,7 @@ from cdc.health.findings import Finding, Level, as_duration, failure, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from schemas.errors import CdcError
-from schemas.resolved import TableResolved
+from schemas.resolved import DEAD_LETTERS, NOT_READ, TableResolved
 
 __all__ = ["ResolvedLine", "completeness_of", "with_completeness"]
 
@@ -130,8 +130,9 @@ def _finding(table: str, found: TableResolved) -> Finding:
     facts: Mapping[str, object] = {"resolved_ms": found.resolved_ms, "standing_still": list(found.problems)}
     why = "; ".join(found.problems)
     if found.resolved_ms is None:
-        remedy = "start cdc agent on each node that is named, and right after its first start wait (CdcTableNotKnown in docs/runbook.md)"
-        return warning(table, f"until when it is complete is not known: {why}", remedy, **facts)
+        return warning(
+            table, f"until when it is complete is not known: {why}", _remedy_of_unknown(found.problems), **facts
+        )
     age_s = max(0.0, time.time() - found.resolved_ms / 1000)
     text = f"complete until {utc_text(found.resolved_ms)} ({as_duration(age_s)} ago)"
     facts = {**facts, "resolved_age_s": age_s}
@@ -142,6 +143,15 @@ def _finding(table: str, found: TableResolved) -> Finding:
         "do what the reason says" if why else "wait, or see the lag of agents and sources: one of them is behind"
     ) + " (CdcTableIncomplete in docs/runbook.md)"
     return make(table, f"{text}{f': {why}' if why else ''}", remedy, **facts)
+
+
+def _remedy_of_unknown(problems: Sequence[str]) -> str:
+    """What to do about a table without a resolved timestamp."""
+    if problems and all(each.endswith((DEAD_LETTERS, NOT_READ)) for each in problems):
+        if any(each.endswith(DEAD_LETTERS) for each in problems):
+            return "see dead letters below (CdcDeadLetters in docs/runbook.md)"
+        return "wait until the connector has read them; else see the sources (CdcBacklogNotRead in docs/runbook.md)"
+    return "start cdc agent on each node that is named, and right after its first start wait (CdcTableNotKnown in docs/runbook.md)"
 
 
 def with_completeness(findings: Sequence[Finding], completeness: Mapping[str, Finding]) -> list[Finding]:

@@ -8,9 +8,9 @@ from typing import Any, Final
 from cdc.health.sources import SourceView, names_in
 from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
-from source_connector.configuration.table_selection import TableSelection, is_table_name, is_template
+from source_connector.configuration.table_selection import TableSelection, is_pattern, is_table_name, is_template
 
-__all__ = ["data_topics", "serves"]
+__all__ = ["data_topics", "named_tables", "serves"]
 
 _DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
 
@@ -30,6 +30,14 @@ def serves(source: SourceView, table: str) -> bool:
     """Return True if the source publishes the records of `keyspace.table`."""
     keyspace, _, name = table.partition(".")
     return any(True for _ in _of_source(source, keyspace, name))
+
+
+def named_tables(source: SourceView) -> list[str]:
+    """The tables that the source's options name without wildcards, as `keyspace.table`."""
+    options = source.options
+    if options.get("keyspace") and options.get("table"):
+        return [f"{options['keyspace']}.{options['table']}"]
+    return [entry for entry in _entries(options) if not is_pattern(entry)]
 
 
 def _of_source(source: SourceView, keyspace: str, name: str) -> Iterator[str]:

@@ -6,20 +6,22 @@ All parts are queried at the same time. A part that does not answer is reported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from cdc.health.data_topics import named_tables
 from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
-from cdc.health.nodes import agents, agents_section, cluster_of
+from cdc.health.nodes import Cluster, agents, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
+from schemas.cql_identifier import cql_identifier
 
-__all__ = ["line_status"]
+__all__ = ["line_status", "uncaptured"]
 
 _UNKNOWN: Final = "not known, because Pulsar does not say"
 
@@ -46,7 +48,7 @@ def line_status(config: LineConfig) -> list[Section]:
         return [
             Section(title="servers", findings=[cluster.finding(statuses, now_s), _broker(config, pulsar)]),
             agents_section(None if pulsar.problem else service, config, cluster, agent_findings, statuses),
-            Section(title="sources", findings=_sources(config, pulsar, now_s)),
+            Section(title="sources", findings=_sources(config, pulsar, cluster, now_s)),
             Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, now_s))),
             Section(
                 title="dead letters",
@@ -85,13 +87,14 @@ def _known(pulsar: _Answer, look: Callable[[], list[Finding]]) -> list[Finding]:
         return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
 
 
-def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
+def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float) -> list[Finding]:
     if pulsar.problem is None and pulsar.sources_problem is not None:
         remedy = "is the functions worker enabled, and has it started? cdc doctor checks it"
         return [failure("functions worker", pulsar.sources_problem, remedy)]
 
     def look() -> list[Finding]:
         found = [each for view in pulsar.sources for each in view.findings(config.functions_log_dir, now_s)]
+        found += [each for view in pulsar.sources for each in uncaptured(view, cluster.tables)]
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing
@@ -99,6 +102,22 @@ def _sources(config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]
         return found or [failure("", "none is deployed", "pulsar-admin sources create (docs/connector.md)")]
 
     return _known(pulsar, look)
+
+
+def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:
+    """A finding for each table that a source names, and that does not exist or has `cdc = false`.
+
+    `tables`: all tables of the cluster by `keyspace.table`, with their option `cdc`; empty if they are not known. The
+    source waits for such a table, and Pulsar reports that it runs.
+    """
+    for name in named_tables(source) if tables and not source.is_stopped else ():
+        if name not in tables:
+            remedy = f"create it, or correct the option with pulsar-admin sources update {source.arguments}"
+            yield warning(source.name, f"waits for its table {name}, which does not exist", remedy)
+        elif not tables[name]:
+            table = ".".join(map(cql_identifier, name.split(".", 1)))
+            text = f"its table {name} has cdc = false: changes are not captured"
+            yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
 
 
 def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from schemas.errors import ConfigError
 __all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes", "unknown_agents"]
 
 _WITH_VALUE: Final = ("--config", "--parent")
+_OWN_PROGRAM: Final = re.compile(r"cdc|(python|pypy)[0-9.]*")
 _NOT_RUNNING: Final = ("--check", "--help", "-h")
 _DEFAULT_ADMIN_URL: Final = AgentConfig.model_fields["pulsar_admin_url"].default
 
@@ -111,8 +113,11 @@ def _is_in_container(pid: int) -> bool:
 
 
 def _runs_agent(words: Sequence[str]) -> bool:
-    """Return True if a command line starts an agent: `cdc agent` with neither a subcommand nor --check."""
-    if "agent" not in words:
+    """Return True if a command line is of an agent: `cdc agent` with neither a subcommand nor --check.
+
+    The process of `sudo cdc agent` or `timeout 60 cdc agent` is none: the agent is its child, with its own command line.
+    """
+    if "agent" not in words or not _OWN_PROGRAM.fullmatch(Path(words[0]).name):
         return False
     at = words.index("agent")
     if not any(each == "cdc.main" or Path(each).name == "cdc" for each in words[:at]):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from change_agent.schema.node_connection import Node, NodeConnection, NodeUnavai
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 
-__all__ = ["Cluster", "agents", "agents_section", "cluster_of", "nodes_of"]
+__all__ = ["Cluster", "agents", "agents_section", "cluster_of"]
 
 _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
 _CONNECT_S: Final = 2.0
@@ -31,13 +31,14 @@ _MOST_SHOWN: Final = 5
 class Cluster:
     """The nodes of a cluster. `refused`: nodes where nothing listens; `silent`: nodes that this machine does not reach.
 
-    `problem`: why no node is known.
+    `tables`: all tables as `keyspace.table`, with their option `cdc`. `problem`: why no node is known.
     """
 
     port: int
     nodes: Sequence[Node] = ()
     refused: Sequence[Node] = ()
     silent: Sequence[Node] = ()
+    tables: Mapping[str, bool] = field(default_factory=dict)
     problem: str = ""
 
     def finding(self, statuses: Sequence[AgentStatus], now_s: float) -> Finding:
@@ -72,10 +73,13 @@ def _addresses(nodes: Sequence[Node]) -> str:
 
 def cluster_of(config: LineConfig) -> Cluster:
     """The nodes of the cluster, and those of them that take no connection."""
+    connection = NodeConnection.of(config)
     try:
-        nodes = nodes_of(config)
+        nodes, tables = connection.nodes(), connection.captured_tables()
     except NodeUnavailableError as error:
         return Cluster(port=config.port, problem=str(error))
+    finally:
+        connection.close()
     others = nodes[1:]  # the first one has answered
     with ThreadPoolExecutor(16) as pool:
         errors = list(pool.map(lambda node: _connect_error(node.address, config.port), others))
@@ -85,6 +89,7 @@ def cluster_of(config: LineConfig) -> Cluster:
         nodes=nodes,
         refused=[node for node, error in missing if isinstance(error, ConnectionRefusedError)],
         silent=[node for node, error in missing if not isinstance(error, ConnectionRefusedError)],
+        tables=tables,
     )
 
 
@@ -136,15 +141,6 @@ def _status(place: str) -> AgentStatus | str:
         return AgentStatus.of_folder(AgentConfig.working_dir_of(path) if path.is_file() else path)
     except (NoStatusError, ConfigError, OSError) as error:
         return str(error)
-
-
-def nodes_of(config: LineConfig) -> list[Node]:
-    """All nodes of the cluster, as the first contact point that answers knows them. Raises NodeUnavailableError."""
-    connection = NodeConnection.of(config)
-    try:
-        return connection.nodes()
-    finally:
-        connection.close()
 
 
 def agents_section(

@@ -14,6 +14,7 @@ from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
+from source_connector.configuration.config import SourceConfig
 
 __all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "names_in", "sources_of", "with_starts"]
 
@@ -22,6 +23,7 @@ _RECENT_S: Final = 600.0
 _LOG_LINES: Final = 400
 _BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
 _MOST_SHOWN: Final = 400
+_OPTIONS: Final = frozenset(str(field.alias or name) for name, field in SourceConfig.model_fields.items())
 # A start takes 5 to 15 s, on a busy machine a minute. After this time, the watch restarts a source, too.
 _START_S: Final = 90.0
 # What the worker says of an instance that it has not scheduled or started yet, or whose JVM does not answer yet.
@@ -94,6 +96,11 @@ class SourceView:
         return f"{place}--name {self.name}"
 
     @property
+    def log_path(self) -> str:
+        """The log of the source's first instance, in the folder of Pulsar on the functions worker's machine."""
+        return f"logs/functions/{self.namespace}/{self.name}/{self.name}-0.log"
+
+    @property
     def running(self) -> int:
         """The number of instances that run."""
         return sum(each.is_running for each in self.instances)
@@ -137,7 +144,7 @@ class SourceView:
         why = self.error or "the functions worker gives no reason"
         log = f"; its log says: {said}" if said and said not in why else ""
         text = f"is not running: {count} ({why}){log}"
-        if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", f"{why} {said}"):
+        if _is_about_options(f"{why} {said}"):
             return failure(
                 self.name,
                 text,
@@ -151,7 +158,17 @@ class SourceView:
             )
             return warning(self.name, text, remedy, **facts)
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
+        if not self.error and not said:
+            remedy = f"see {self.log_path} on the worker (functionsLogDir in line.yaml shows its last error here); then {remedy}"
         return failure(self.name, text, remedy, **facts)
+
+
+def _is_about_options(text: str) -> bool:
+    """Return True if an error is about the source's options. No restart helps then."""
+    if re.search(r"IllegalArgumentException|is no(t an)? option|cannot be used", text):
+        return True
+    named = re.search(r"Exception: ([\w.]+): ", text)
+    return named is not None and named[1] in _OPTIONS
 
 
 def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[SourceView]:

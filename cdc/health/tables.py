@@ -83,9 +83,9 @@ def tables(
 
     def look(table: str) -> list[Finding]:
         data = _existing(service, data_topics(table, sources))
-        starts = any(each.starts_for_s is not None and serves(each, table) for each in sources)
+        its_own = [each for each in sources if serves(each, table)]
         checks.look(data)
-        return list(_table(service, config, table, events[table], data, now_s, has_start=starts))
+        return list(_table(service, config, table, events[table], data, now_s, its_own))
 
     with ThreadPoolExecutor(8) as pool:
         asked_completeness = pool.submit(
@@ -108,8 +108,7 @@ def _table(
     topic: str,
     data: Sequence[_DataTopic],
     now_s: float,
-    *,
-    has_start: bool,
+    sources: Sequence[SourceView],
 ) -> Iterator[Finding]:
     try:
         stats = service.stats(topic)
@@ -124,11 +123,10 @@ def _table(
         return
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
-    if not waiting.consumers and has_start:
+    if not waiting.consumers and any(each.starts_for_s is not None for each in sources):
         yield warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
     elif not waiting.consumers:
-        remedy = "see the sources: no running source reads this table (pulsar-admin sources create, docs/connector.md)"
-        yield failure(table, f"no source reads its events: {says}", remedy, **facts)
+        yield failure(table, f"no source reads its events: {says}", _remedy_of_unread(sources), **facts)
     elif waiting.oldest_s > _LATE_S:
         make = failure if waiting.oldest_s > _VERY_LATE_S else warning
         remedy = (
@@ -137,6 +135,16 @@ def _table(
         yield make(table, says, remedy, **facts)
     else:
         yield ok(table, says, **facts)
+
+
+def _remedy_of_unread(sources: Sequence[SourceView]) -> str:
+    """What to do about a table whose events nobody reads. `sources`: those that serve the table."""
+    running = next((each for each in sources if each.running), None)
+    if running is not None:
+        return f"its source {running.name} runs, and waits: {running.log_path} on the worker says for what"
+    if sources:
+        return f"see its source {sources[0].name} above"
+    return "deploy a source for it: pulsar-admin sources create (docs/connector.md)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +254,12 @@ def dead_letters(
     for topic in dead_letter_topics(config, (each.options for each in sources)):
         short = topic.rpartition("/")[2]
         try:
-            waiting = Backlog.of(service.stats(topic), RESEND_SUBSCRIPTION, now_s)
+            stats = service.stats(topic)
+            waiting = Backlog.of(stats, RESEND_SUBSCRIPTION, now_s)
         except NotThereError:
+            found.append(ok(short, "none", letters=0))
+            continue
+        if waiting is None and _is_unused(stats):
             found.append(ok(short, "none", letters=0))
             continue
         if waiting is None:
@@ -265,6 +277,15 @@ def dead_letters(
         remedy = f"`cdc connector dead-letters {options}` gives the reasons; then `cdc connector resend {options}`"
         found.append(failure(short, text, remedy, letters=waiting.messages))
     return found
+
+
+def _is_unused(stats: Mapping[str, Any]) -> bool:
+    """Return True if a topic has no message, and got none since its broker loaded it.
+
+    Pulsar creates the dead-letter topic when somebody lists dead letters before there is any. The connector creates the
+    subscription before its first dead letter.
+    """
+    return not int(stats.get("storageSize") or 0) and not int(stats.get("msgInCounter") or 0)
 
 
 def gaps(service: PulsarService, config: LineConfig, now_s: float) -> list[Finding]:

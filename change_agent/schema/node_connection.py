@@ -182,6 +182,11 @@ class NodeConnection:
             if each["host_id"] is not None  # a node that is joining
         ]
 
+    def captured_tables(self) -> dict[str, bool]:
+        """All tables as `keyspace.table`, with their option `cdc`. Raises NodeUnavailableError."""
+        rows = self._ask("SELECT keyspace_name, table_name, cdc FROM system_schema.tables")
+        return {f"{each['keyspace_name']}.{each['table_name']}": bool(each["cdc"]) for each in rows}
+
     def _lists(self, names: Iterable[str]) -> dict[str, list[dict[str, object]]]:
         return {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in names}
 

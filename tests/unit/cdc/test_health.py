@@ -27,6 +27,7 @@ from cdc.health.data_topics import data_topics
 from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
+from cdc.health.line_status import uncaptured
 from cdc.health.local_agents import admin_url_of
 from cdc.health.mirrors import judged_mirror, mirror_finding
 from cdc.health.nodes import agents
@@ -38,12 +39,14 @@ from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
-from schemas.resolved import TableResolved
+from schemas.resolved import DEAD_LETTERS, NOT_READ, TableResolved
 from schemas.topics import full_topic_name
 from tests.servers.other_user import as_another_user
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
+# An instance that has ended by an error, as the functions worker tells it.
+_ENDED = {"running": False, "error": "", "numRestarts": 1, "latestSystemExceptions": [], "latestSourceExceptions": []}
 
 
 def _recorded(name: str) -> Any:
@@ -70,6 +73,36 @@ def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
     assert "is not running: 0 of 1 instances run (HTTP 503 Service Unavailable)" in finding.text
     assert "pulsar-admin sources restart --name shop" in finding.remedy
     assert "cdc connector watch" in finding.remedy
+
+
+def test_a_source_without_a_reason_names_the_log_that_has_it() -> None:
+    """The worker forgets why an instance ended. Restarting it alone would not help."""
+    status = {"numInstances": 1, "numRunning": 0, "instances": [{"instanceId": 0, "status": _ENDED}]}
+    [finding] = SourceView.of("shop", _recorded("source"), status).findings(None, _NOW_S)
+    assert finding.remedy.startswith("see logs/functions/public/default/shop/shop-0.log on the worker (functionsLogDir")
+    assert "pulsar-admin sources restart --name shop" in finding.remedy
+
+
+def test_a_wrong_option_that_only_the_cluster_shows_is_to_be_corrected(tmp_path: Path) -> None:
+    """The log names the option. The remedy was a restart, which could not help."""
+    folder = tmp_path / "public" / "default" / "shop"
+    folder.mkdir(parents=True)
+    line = "java.lang.IllegalStateException: loadBalancing.localDc: no node is in 'dc1'; the cluster has 'datacenter1'"
+    (folder / "shop-0.log").write_text(f"2026-11-29 [main] INFO  starting\n{line}\n\tat Host.open(Host.java:7)\n")
+    status = {"numInstances": 1, "numRunning": 0, "instances": [{"instanceId": 0, "status": _ENDED}]}
+    [finding] = SourceView.of("shop", _recorded("source"), status).findings(tmp_path, _NOW_S)
+    assert finding.remedy == "correct its --source-config with pulsar-admin sources update --name shop"
+
+
+def test_a_source_of_a_table_without_cdc_or_of_none_is_told() -> None:
+    """Such a source runs and waits, and the status said that all is well."""
+    tables = {"shop.orders": True, "shop.Items": False}
+    assert not list(uncaptured(_deployed("", keyspace="shop", table="orders"), tables))
+    [off, missing] = uncaptured(_deployed("", tables="shop.orders,shop.Items,shop.none,crm.*"), tables)
+    assert (off.level, off.text) == (Level.WARNING, "its table shop.Items has cdc = false: changes are not captured")
+    assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
+    assert (missing.level, missing.text) == (Level.WARNING, "waits for its table shop.none, which does not exist")
+    assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), {}))
 
 
 def test_a_source_that_somebody_stopped_is_not_down() -> None:
@@ -187,6 +220,13 @@ def test_a_tables_data_topics_are_those_of_the_sources_that_serve_it_and_the_def
         (
             None,
             ["node 10.0.0.7: its agent has not published its progress"],
+            "start cdc agent on each node that is named",
+        ),
+        (None, [f"node 10.0.0.7: {DEAD_LETTERS}"], "see dead letters below (CdcDeadLetters"),
+        (None, [f"node 10.0.0.7: {NOT_READ}"], "wait until the connector has read them"),
+        (
+            None,
+            [f"node 10.0.0.7: {NOT_READ}", "node 10.0.0.8: its agent has not reported for 40 s"],
             "start cdc agent on each node that is named",
         ),
         (1, ["node 10.0.0.7: 2 segments went: run cdc spark resync"], "do what the reason says (CdcTableIncomplete"),

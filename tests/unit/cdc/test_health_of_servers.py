@@ -675,3 +675,9 @@ def test_a_dead_letter_topic_without_its_subscription_is_not_said_to_be_empty() 
         f"pulsar-admin topics create-subscription -m earliest -s {RESEND_SUBSCRIPTION}"
         " persistent://public/default/cdc-dead-letters"
     )
+
+
+def test_a_dead_letter_topic_that_a_list_of_no_letters_has_created_is_empty() -> None:
+    """`cdc connector dead-letters` on a pipeline without dead letters made Pulsar create it, and the warning stayed."""
+    found = _letters({"subscriptions": {}, "storageSize": 0, "msgInCounter": 0})
+    assert found == ok("cdc-dead-letters", "none", letters=0)

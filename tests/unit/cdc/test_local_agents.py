@@ -90,6 +90,21 @@ def test_an_agent_is_known_by_its_command_line(words: list[str], is_running: boo
     assert found.get(process.pid) == (tmp_path / "a.yaml" if is_running else None)
 
 
+def test_a_program_that_runs_an_agent_is_not_a_second_agent(tmp_path: Path) -> None:
+    """`sudo cdc agent` and `timeout 60 cdc agent` have the agent's words, too; the status named a second agent."""
+    (tmp_path / "a.yaml").touch()
+    words = ["cdc", "agent", "--config", "a.yaml"]
+    with subprocess.Popen(["timeout", "60", sys.executable, "-c", _SLEEPS, *words], cwd=tmp_path) as process:
+        try:
+            wait_until(lambda: bool(psutil.Process(process.pid).children()), "the agent has begun", 10)
+            [child] = psutil.Process(process.pid).children()
+            wait_until(lambda: child.cmdline()[1:2] == ["-c"], "the agent has its words", 10)
+            found = [each.pid for each in local_agents() if each.config == tmp_path / "a.yaml"]
+        finally:
+            process.terminate()  # timeout ends its child as well
+    assert found == [child.pid]
+
+
 def _environment(folder: Path, **options: str) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
     (folder / "cdc_raw").mkdir(exist_ok=True)

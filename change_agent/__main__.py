@@ -18,6 +18,7 @@ import change_agent.lean_imports  # noqa: F401  # first: what follows imports th
 from change_agent.agent import ChangeAgent
 from change_agent.configuration.config import AgentConfig
 from change_agent.decoder import running
+from change_agent.raw_folder import check_raw_folder
 from change_agent.reporting.logs import set_up_log
 from change_agent.signal_request import SignalRequest
 from change_agent.standby import NodeClaim, only_agent
@@ -45,7 +46,7 @@ def run_agent(config: AgentConfig, *, path: Path | None = None, parent: int | No
     reload_request = SignalRequest()
     signal.signal(signal.SIGHUP, lambda signum, frame: reload_request.send())
     with only_agent(config, is_orphan) as claim:
-        if claim is not NodeClaim.GIVEN_UP:
+        if claim is not NodeClaim.GIVEN_UP and check_raw_folder(config, is_orphan):
             _run(config, path, claim, is_orphan, reload_request)
 
 

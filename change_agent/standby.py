@@ -18,7 +18,7 @@ from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.signal_request import SignalRequest
 from schemas.errors import ConfigError
 
-__all__ = ["NodeClaim", "only_agent"]
+__all__ = ["NodeClaim", "only_agent", "stop_signals"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
@@ -65,7 +65,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
         f" `fuser -v {folder}` names it"
     )
     _log.warning("%s", reason)
-    with _signals() as stop_request, _answers(config, reason):
+    with stop_signals() as stop_request, _answers(config, reason):
         while not (stop_request.wait(_LOOK_S) or is_over()):
             with suppress(OSError):  # the folder may be missing for a moment while the other agent still runs
                 if lock.take():
@@ -75,7 +75,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
 
 
 @contextmanager
-def _signals() -> Iterator[SignalRequest]:
+def stop_signals() -> Iterator[SignalRequest]:
     """A request that SIGTERM and SIGINT send. At the end the previous handlers are restored."""
     request = SignalRequest()
     numbers = (signal.SIGTERM, signal.SIGINT)

@@ -25,7 +25,10 @@ from cdc.health.tables import events_tables
 from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
+from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
 from change_agent.configuration.config import AgentConfig
+from change_agent.configuration.option_types import is_same_folder
+from change_agent.raw_folder import COMMIT_LOG_SETTING
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from clients.topic_policies import Ask, Audience
 from schemas.cql_identifier import cql_identifier
@@ -37,6 +40,8 @@ __all__ = ["agent_checks", "captured_tables", "doctor"]
 
 _SETTINGS: Final = (
     "cdc_enabled",
+    "cdc_raw_directory",
+    COMMIT_LOG_SETTING,
     "cdc_block_writes",
     "commitlog_sync",
     "commitlog_sync_period",
@@ -408,8 +413,10 @@ def _of_place(place: str) -> Iterator[Finding]:
 
 def _machine(config: AgentConfig) -> Iterator[Finding]:
     raw = config.cdc_raw_directory
+    settings = _settings_of_agent(config)
+    yield from _folder(raw, settings)
     used = sum(map(_size, raw.iterdir()))
-    limit = config.cdc_total_space_bytes or cdc_space_of({}, shutil.disk_usage(raw).total).total_bytes
+    limit = config.cdc_total_space_bytes or cdc_space_of(settings, shutil.disk_usage(raw).total).total_bytes
     text = f"{as_bytes(used)} of {as_bytes(limit)}"
     if used > limit // 2:
         yield warning(str(raw), f"has {text}", "see why events are not sent (cdc status), or raise cdc_total_space")
@@ -420,6 +427,35 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
         yield from _disk(folder)
     if not folder.exists() or folder.stat().st_dev != raw.stat().st_dev:
         yield from _disk(raw, "make room: without it, Cassandra can write no commit log, and refuses writes")
+
+
+def _settings_of_agent(config: AgentConfig) -> Mapping[str, object]:
+    """The settings of the agent's node, by the names of cassandra.yaml. The node's own answer takes precedence."""
+    given: Mapping[str, object] = {}
+    with suppress(CassandraYamlError):
+        given = {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml)
+    connection = NodeConnection.of(config)
+    try:
+        return {**given, **(_settings_of(connection) or {})}
+    except NodeUnavailableError:
+        return given  # the section about Cassandra has the reason
+    finally:
+        connection.close()
+
+
+def _folder(raw: Path, settings: Mapping[str, object]) -> Iterator[Finding]:
+    """A finding if the agent's folder is the commit log, or if the node's cdc_raw is another folder of this machine."""
+    commit_log = Path(str(settings.get(COMMIT_LOG_SETTING, "")))
+    if commit_log.is_absolute() and is_same_folder(commit_log, raw):
+        text = "is the node's commit log, whose segments the agent would delete"
+        yield failure(str(raw), text, "set cdcRawDirectory to the node's cdc_raw_directory")
+        return
+    its_own = Path(str(settings.get("cdc_raw_directory", "")))
+    if its_own.is_absolute() and its_own.is_dir() and not is_same_folder(its_own, raw):
+        text = f"the node writes to {its_own}, and the agent reads {raw}"
+        yield warning(
+            str(raw), text, "set cdcRawDirectory to the node's folder, unless the node sees it under another name"
+        )
 
 
 def _size(path: Path) -> int:

@@ -34,6 +34,7 @@ from change_agent.configuration.cassandra_yaml import (
     YAML_ERRORS,
     CassandraYamlError,
     cdc_raw_directory_of,
+    settings_of,
     yaml_problem,
 )
 from change_agent.configuration.commitlog_options import load_segment_options
@@ -45,6 +46,8 @@ from change_agent.configuration.option_types import (
     RawDirectory,
     TablePatterns,
     TopicPrefix,
+    commit_log_problem,
+    is_same_folder,
 )
 from change_agent.configuration.server_options import CassandraOptions, PulsarOptions, read_secrets
 from schemas.errors import ConfigError, ConfigProblem
@@ -322,12 +325,16 @@ def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
         return [_problem("cdcRawDirectory", "is missing; set it to the node's cdc_raw_directory, or set cassandraYaml")]
     try:
         directory = cdc_raw_directory_of(Path(str(path)))
+        commit_log = settings_of(Path(str(path))).get("commitlog_directory")
     except CassandraYamlError as error:
         return [_problem("cassandraYaml", str(error))]
     if directory is not None:
         given.setdefault("cdcRawDirectory", str(directory))
     if "cdcRawDirectory" not in given:
         return [_problem("cdcRawDirectory", f"is missing, and {path} does not name cdc_raw_directory; set it")]
+    raw = Path(str(given["cdcRawDirectory"]))
+    if isinstance(commit_log, str) and is_same_folder(Path(commit_log), raw):
+        return [_problem("cdcRawDirectory", commit_log_problem(raw))]
     return []
 
 

@@ -21,6 +21,8 @@ __all__ = [
     "ServiceUrl",
     "TablePatterns",
     "TopicPrefix",
+    "commit_log_problem",
+    "is_same_folder",
 ]
 
 
@@ -60,8 +62,26 @@ def _raw_directory(path: Path) -> Path:
     if not _is_there(path.is_dir):
         raise ValueError(f"{path} is not a directory; set it to the node's cdc_raw_directory (see cassandra.yaml)")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise ValueError(f"{path} cannot be read and written by this user; the agent deletes finished segments there")
+        raise ValueError(
+            f"{path} cannot be read and written by this user, and the agent deletes finished segments there: give the"
+            " folder to Cassandra's group with mode 0775, and run the agent in this group (docs/install.md)"
+        )
+    if path.resolve().name == "commitlog" and not any(path.glob("*_cdc.idx")):
+        raise ValueError(commit_log_problem(path))
     return path
+
+
+def commit_log_problem(path: Path) -> str:
+    """The problem of a `cdcRawDirectory` that is the node's own commit log."""
+    return (
+        f"{path} is the node's commit log, whose segments the agent would delete; set it to the node's cdc_raw_directory"
+        " (see cassandra.yaml)"
+    )
+
+
+def is_same_folder(one: Path, other: Path) -> bool:
+    """Return True if both are one existing folder. False also if this user may not see it."""
+    return _is_there(lambda: one.samefile(other))
 
 
 def _pem_file(path: Path) -> Path:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -479,3 +481,28 @@ def test_a_second_agent_of_the_node_waits_in_a_directory_of_its_own_until_the_fi
         code = second.stop()
     assert code == 0, second.log_tail()
     assert _keys(topic) == set(range(600))
+
+
+def test_the_commit_log_of_a_running_node_is_left_alone(running_servers: Sandbox, tmp_path: Path) -> None:
+    """The node names its commit log, whatever the folder looks like. The agent deleted what Cassandra had not flushed."""
+    folder = running_servers.node.commitlog_dir
+    before = {each.name for each in folder.glob("*.log")}
+    index = folder / "CommitLog-7-1_cdc.idx"
+    index.write_text("0")
+    try:
+        config = tmp_path / "agent.yaml"
+        servers = f"contactPoints: {running_servers.node.address}\nport: {running_servers.node.native_port}\n"
+        config.write_text(f"{servers}cdcRawDirectory: {folder}\ncdcWorkingDir: {tmp_path}/work\nhttpPort: off\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "cdc.main", "agent", "--config", str(config)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        index.unlink()
+    assert done.returncode == 2
+    assert f"cdcRawDirectory: {folder} is the node's commit log" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "work").exists()
+    assert before <= {each.name for each in folder.glob("*.log")}

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cdc.main import cli
 from change_agent.positions.stops import Stops
+from tests.topics.events_topic import wait_until
 
 
 def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,6 +43,52 @@ def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> No
     assert done.stderr == (
         f"cdc: cassandraYaml: {tmp_path}/cassandra.yaml has cdc_enabled: false; set it to true and restart the node\n"
     )
+
+
+@pytest.mark.parametrize("name", ["commitlog", "log"])
+def test_the_nodes_commit_log_is_not_taken_for_cdc_raw(tmp_path: Path, name: str) -> None:
+    """The agent deleted segments that Cassandra still needed. cassandra.yaml names the folder; else its name tells."""
+    (tmp_path / name).mkdir()
+    (tmp_path / "cassandra.yaml").write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path}/log\n")
+    config = tmp_path / "agent.yaml"
+    yaml = f"cassandraYaml: {tmp_path}/cassandra.yaml\n" if name == "log" else ""
+    config.write_text(f"{yaml}cdcRawDirectory: {tmp_path}/{name}\ncdcWorkingDir: {tmp_path}/work\n")
+    done = _agent("--config", str(config))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"cdc: cdcRawDirectory: {tmp_path}/{name} is the node's commit log, whose segments the agent would delete;"
+        " set it to the node's cdc_raw_directory (see cassandra.yaml)\n"
+    )
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+def test_a_folder_that_may_be_the_commit_log_is_read_when_the_node_has_answered(
+    tmp_path: Path, has_index: bool
+) -> None:
+    """Only cdc_raw has indexes. Without one, the agent changes nothing until the node has named its commit log."""
+    raw = tmp_path / "cdc_raw"
+    raw.mkdir()
+    (raw / "CommitLog-7-1.log").write_bytes(b"\0" * 100)
+    if has_index:
+        (raw / "CommitLog-7-1_cdc.idx").write_text("0")
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: {raw}\ncdcWorkingDir: {tmp_path}/work\nport: 1\nhttpPort: off\n")
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "cdc.main", "agent", "--config", str(config)], stderr=output)
+    try:
+        said = (
+            f"reading {raw}"
+            if has_index
+            else f"{raw} has segments and no index, as a commit log has: waiting for the node"
+        )
+        wait_until(lambda: said in log.read_text(), "the agent begins", 60)
+        assert (tmp_path / "work").exists() == has_index
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_check_says_that_a_file_is_good_and_starts_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Proves at the start that `cdcRawDirectory` is not the node's own commit log.
+
+The commit log has the same files as `cdc_raw`. The agent would take the segments that Cassandra still needs for
+segments that are done with, and delete them: the node would lose writes at its next crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from change_agent.cdc_raw.folder import list_folder
+from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
+from change_agent.configuration.config import AgentConfig
+from change_agent.configuration.option_types import commit_log_problem, is_same_folder
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
+from change_agent.standby import stop_signals
+from schemas.errors import ConfigError
+
+__all__ = ["COMMIT_LOG_SETTING", "check_raw_folder"]
+
+COMMIT_LOG_SETTING: Final = "commitlog_directory"
+
+_log: Final = logging.getLogger(__name__)
+_PAUSE_S: Final = 2.0
+# From this version of the commit log on (Cassandra 4.0), cdc_raw has indexes, and the node returns its settings.
+_FIRST_INDEXED_VERSION: Final = 7
+
+
+def check_raw_folder(config: AgentConfig, is_over: Callable[[], bool]) -> bool:
+    """Ask the node for its commit log's folder. Raises ConfigError if `cdcRawDirectory` is this folder.
+
+    A node that does not answer is waited for only if the folder may be its commit log. SIGTERM, SIGINT and `is_over`
+    end the wait. Return False if the agent is not to start.
+    """
+    folder = config.cdc_raw_directory
+    is_reported = False
+    with closing(NodeConnection.of(config)) as node, stop_signals() as stop_request:
+        while True:
+            try:
+                commit_log = node.settings((COMMIT_LOG_SETTING,)).get(COMMIT_LOG_SETTING)
+            except NodeUnavailableError as error:
+                if error.is_refusal or not _may_be_commit_log(config):
+                    return True
+                if not is_reported:
+                    _log.warning(
+                        "%s has segments and no index, as a commit log has: waiting for the node (%s)", folder, error
+                    )
+                    is_reported = True
+                if stop_request.wait(_PAUSE_S) or is_over():
+                    return False
+                continue
+            if commit_log and is_same_folder(Path(commit_log), folder):
+                raise ConfigError.of("cdcRawDirectory", commit_log_problem(folder))
+            return True
+
+
+def _may_be_commit_log(config: AgentConfig) -> bool:
+    """Return True if the folder has segments of Cassandra 4.0 or later, and no index. Only cdc_raw has indexes.
+
+    Return False if cassandra.yaml names the commit log: the configuration was checked with it.
+    """
+    try:
+        if config.cassandra_yaml is not None and settings_of(config.cassandra_yaml).get(COMMIT_LOG_SETTING):
+            return False
+        content = list_folder(config.cdc_raw_directory)
+    except (OSError, CassandraYamlError):
+        return False  # the agent reports it
+    return not content.indexes and any(each.version >= _FIRST_INDEXED_VERSION for each in content.logs.values())

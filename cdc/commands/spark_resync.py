@@ -112,6 +112,7 @@ def resync_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --contact-point 10.0.0.1
     """
+    from spark_bridge.jobs.mirror_state import MirrorTables
     from spark_bridge.jobs.resync import ResyncReport, resync
     from spark_bridge.topics.gaps import GapsTopic
     from spark_bridge.topics.options import BridgeOptions
@@ -132,6 +133,8 @@ def resync_command(
     session = open_session(jars, master, iceberg=mirror_target is not None and may_be_iceberg(mirror_target))
     try:
         with spark_errors():
+            if mirror_target is not None:
+                MirrorTables(session, mirror_target).refuse_none()
             report = resync(
                 session,
                 options,

@@ -19,6 +19,10 @@ _SIGN_WIDTH: Final = 4
 _NARROWEST: Final = 30
 # On a narrower terminal, subjects have no column of their own, because too little would be left for the text.
 _NARROW: Final = 60
+# A row may have megabytes, which would take minutes and hide everything else.
+_LONGEST: Final = 2_000
+_BEGINNING: Final = 1_000
+_END: Final = 300
 
 
 def console() -> Console:
@@ -42,7 +46,7 @@ def print_sections(target: Console, sections: Sequence[Section]) -> None:
 
 def _lines(finding: Finding, width: int, column: int) -> Iterator[Text]:
     indent = _SIGN_WIDTH + column
-    subject, text = finding.subject, finding.text
+    subject, text = finding.subject, _shortened(finding.text)
     if len(subject) + 2 > column:  # no room for it, or no column at all
         text, subject = f"{subject}: {text}" if subject else text, ""
     first = True
@@ -52,6 +56,14 @@ def _lines(finding: Finding, width: int, column: int) -> Iterator[Text]:
             line.append((_SIGNS[finding.level] if first else "").ljust(_SIGN_WIDTH), style=_STYLES[finding.level])
             yield line.append((subject if first else "").ljust(column)).append(part)
             first = False
+
+
+def _shortened(text: str) -> str:
+    """A text without the middle if it is very long."""
+    if len(text) <= _LONGEST:
+        return text
+    left_out = len(text) - _BEGINNING - _END
+    return f"{text[:_BEGINNING]} ... ({left_out:,} characters left out; --json has them) ... {text[-_END:]}"
 
 
 def verdict(findings: Iterable[Finding]) -> Text:

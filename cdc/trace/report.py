@@ -101,7 +101,10 @@ def _log(config: LineConfig, key: RowKey, options: TraceOptions, on_step: Callab
     for place in config.agents:
         agent = _agent_here(place)
         if isinstance(agent, str):
-            found.append(warning(place, f"not read: {agent}", "run this command on the agent's machine, as its user"))
+            remedy = (
+                "run this command on the agent's machine, as its user, with its agent.yaml under agents in line.yaml"
+            )
+            found.append(warning(place, f"not read: {agent}", remedy))
             continue
         segments = local_segments(agent)
         if options.with_archive:
@@ -121,8 +124,10 @@ def _agent_here(place: str) -> AgentConfig | str:
     if place.startswith(("http://", "https://")):
         return "it is known by its URL only"
     try:
+        if Path(place).is_dir():
+            return "line.yaml names its working directory, and not its agent.yaml"
         if not Path(place).is_file():
-            return "its agent.yaml is not named in line.yaml, or is not on this machine"
+            return "its agent.yaml is not on this machine"
         return AgentConfig.load(Path(place))
     except (ConfigError, NoStatusError) as error:
         return str(error)

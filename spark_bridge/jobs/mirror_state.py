@@ -253,6 +253,12 @@ class MirrorTables:
         session_zone = str(self._spark.conf.get("spark.sql.session.timeZone"))
         return applied_in(f"{self.target}/applied", stored, session_zone)
 
+    def refuse_none(self) -> None:
+        """Raise ConfigError if no mirror has run with this target: it would count as an empty one."""
+        if self._applied.read() is None:
+            reason = f"there is no mirror below {self.target}; give the --target of `cdc spark mirror`"
+            raise ConfigError.of("mirror", reason)
+
     def save_applied(self, applied: Applied) -> None:
         """Store the progress. This is the last step of a micro-batch."""
         self._applied.write(json.dumps(asdict(replace(applied, table_format=self.table_format))))

@@ -19,6 +19,7 @@ from schemas.topics import DEFAULT_EVENTS_PREFIX
 from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
+from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.repair import RepairTarget
 from spark_bridge.jobs.table_comparison import ID, Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
@@ -120,6 +121,8 @@ def verify(
     tasks = ranges or spark.sparkContext.defaultParallelism * 2
     drawn = None if sample is None else TokenSample.draw(metadata, sample, tasks, sample_seed, published)
     plan = token_ranges(tasks) if drawn is None else drawn.ranges
+    if mirror_target is not None:
+        MirrorTables(spark, mirror_target).refuse_none()
     with own_session(spark) as own:
         comparison = TableComparison(
             own, parsed, access, metadata, plan, mirror=mirror_target, sample=drawn, published=published

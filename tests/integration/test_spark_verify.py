@@ -19,6 +19,7 @@ from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
 from cdc.rest import rest
+from schemas.errors import ConfigError
 from schemas.topics import partition_of_token
 from spark_bridge import raw_batch
 from spark_bridge.jobs.backfill import backfill
@@ -118,6 +119,10 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
     def compare(**more: Any) -> VerifyReport:
         return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
 
+    with pytest.raises(
+        ConfigError, match="there is no mirror below .*nowhere; give the --target of `cdc spark mirror`"
+    ):
+        compare(mirror_target=str(tmp_path / "nowhere"))  # every row counted as missing in it
     backfill(spark, options, access, keyspace, "planted", ranges=2)
     wait_until_acknowledged(events_topic, pulsar.admin_url)
     marks = raw_batch(spark, options).selectExpr("properties['snapshot']", "left(properties['segpos'], 3)").distinct()

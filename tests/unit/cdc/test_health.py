@@ -675,3 +675,14 @@ def test_a_secret_of_a_line_is_not_printed(tmp_path: Path) -> None:
     assert config.pulsar_options.auth_params == "token:sesame"
     assert "sesame" not in repr(config)
     assert "sesame" not in repr(config.pulsar_options)
+
+
+def test_a_row_of_megabytes_does_not_hide_the_other_findings() -> None:
+    """`cdc trace` printed 700,000 lines for a row of 6 MB. The end, which has the times, is shown as well."""
+    screen = Console(file=io.StringIO(), width=80)
+    print_sections(screen, [Section(title="row", findings=[ok("", f"{'0a' * 3_000_000}; written at noon")])])
+    assert isinstance(screen.file, io.StringIO)
+    printed = screen.file.getvalue()
+    assert len(printed.splitlines()) < 30
+    assert "5,998,717 characters left out; --json has them" in " ".join(printed.split())
+    assert "; written at noon" in " ".join(printed.split())

@@ -12,7 +12,7 @@ from cdc.health.doctor import doctor as look
 from cdc.health.findings import Level, level_of
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.source_keeper import SourceKeeper
-from cdc.health.this_line import line_of, line_option
+from cdc.health.this_line import line_of, line_option, with_hint
 from cdc.health.turns import Turns
 
 __all__ = ["doctor"]
@@ -40,6 +40,6 @@ def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) 
         with PulsarService(config) as service:
             for line in SourceKeeper(service, Turns(config).turn, patience_s=_START_S).check_once():
                 click.echo(line, err=as_json)
-    sections = look(config)
+    sections = with_hint(look(config), path)
     report(sections, as_json=as_json)
     context.exit(int(level_of(each for section in sections for each in section.findings) is Level.FAILURE))

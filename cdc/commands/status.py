@@ -13,7 +13,7 @@ from cdc.commands.option_types import LONGEST_S, FiniteRange
 from cdc.health.findings import Level, Section, level_of
 from cdc.health.line_status import line_status
 from cdc.health.screen import console, print_sections, verdict
-from cdc.health.this_line import line_of, line_option
+from cdc.health.this_line import line_of, line_option, with_hint
 
 __all__ = ["report", "status"]
 
@@ -41,7 +41,7 @@ def status(context: click.Context, path: Path | None, watch: bool, interval: flo
     """
     config = line_of(path)
     while True:
-        sections = line_status(config)
+        sections = with_hint(line_status(config), path)
         if watch and not as_json:
             click.clear()
         report(sections, as_json=as_json)

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 import platformdirs
 
-from cdc.health.findings import Finding, warning
+from cdc.health.findings import Finding, Level, Section, level_of, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import local_agents
 from cdc.sandbox.state import SandboxState, read_state
 
-__all__ = ["line_of", "line_option", "unnamed_line"]
+__all__ = ["line_of", "line_option", "unnamed_line", "with_hint"]
 
 line_option = click.option(
     "--config",
@@ -45,9 +45,25 @@ def unnamed_line(path: Path | None, sandbox: Path | None = None) -> Finding | No
     """
     if path is not None:
         return None
-    servers = "on localhost" if _running(sandbox or _default_sandbox()) is None else "of the running sandbox"
-    text = f"none was given: the servers {servers} are used; agents of other machines and mirrors are not looked at"
+    is_found = _running(sandbox or _default_sandbox()) is not None
+    servers = (
+        "of the running sandbox are used"
+        if is_found
+        else "on localhost are used, for no sandbox runs in its default folder"
+    )
+    text = f"none was given: the servers {servers}; agents of other machines and mirrors are not looked at"
     return warning("", text, "give a file by --config or CDC_LINE (docs/status.md has an example)")
+
+
+def with_hint(sections: list[Section], path: Path | None) -> list[Section]:
+    """The sections of a screen; before them the warning of `unnamed_line`, if there is no file and something fails.
+
+    Raises SandboxError.
+    """
+    unnamed = unnamed_line(path)
+    if unnamed is None or level_of(each for section in sections for each in section.findings) is not Level.FAILURE:
+        return sections
+    return [Section(title="line.yaml", findings=[unnamed]), *sections]
 
 
 def _default_sandbox() -> Path:

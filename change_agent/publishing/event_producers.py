@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ OnResult = Callable[[str | None], None]
 # The agent itself limits the messages in flight, well below this.
 _MAX_PENDING_MESSAGES: Final = 1_000
 _OPERATION_TIMEOUT_S: Final = 10
+# How long a stop waits for an acknowledgement of a record, and how often the wait looks for a stop.
+_LAST_WAIT_S: Final = 1.0
 
 
 class EventProducer(Protocol):
@@ -60,23 +63,39 @@ class EventProducer(Protocol):
 
 
 def send_all(
-    messages: Sequence[tuple[EventProducer, bytes]], topic: str, timeout_s: float, *, key: str | None = None
+    messages: Sequence[tuple[EventProducer, bytes]],
+    topic: str,
+    timeout_s: float,
+    *,
+    key: str | None = None,
+    stopping: threading.Event | None = None,
 ) -> None:
     """Send each message with its producer, and wait until the broker has all. Raises PublishError, with `topic`.
 
-    `timeout_s`: how long to wait for each acknowledgement.
+    `timeout_s`: how long to wait for each acknowledgement. When `stopping` is set, the wait ends after a second: a
+    broker that answers does so within milliseconds.
     """
     results: SimpleQueue[str | None] = SimpleQueue()
     for producer, payload in messages:
         if not producer.send(payload, key, results.put):
             raise PublishError(topic, f"a record of {len(payload)} bytes is larger than the broker takes")
     for _ in messages:
-        try:
-            problem = results.get(timeout=timeout_s)
-        except Empty:
-            problem = "the broker does not answer"
+        problem = _result(results, timeout_s, stopping)
         if problem is not None:
             raise PublishError(topic, problem)
+
+
+def _result(results: SimpleQueue[str | None], timeout_s: float, stopping: threading.Event | None) -> str | None:
+    """The next result. Without one in time, the problem that the broker does not answer."""
+    end_s = time.monotonic() + timeout_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        is_stopping = stopping is not None and stopping.is_set()
+        try:
+            return results.get(timeout=min(left_s, _LAST_WAIT_S))
+        except Empty:
+            if is_stopping:
+                break
+    return "the broker does not answer"
 
 
 _EVENTS_SCHEMA: Final = ReadyBytes.of("MutationEvents", MUTATION_EVENTS_SCHEMA_TEXT)

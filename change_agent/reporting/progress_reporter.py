@@ -170,6 +170,8 @@ class ProgressReporter(Stage):
             try:
                 self._publish(record)
             except PublishError as error:
+                if self.stopping.is_set():
+                    break  # the next start publishes what comes after the last record
                 failures += 1
                 self._notices.say("broker", f"the progress cannot be published: {error}; trying again")
                 self._close()
@@ -218,7 +220,13 @@ class ProgressReporter(Stage):
             self._producer = self._open_producer()
         with self._file_lock:
             payload = self._write(record)
-        send_all([(self._producer, payload)], "the progress topic", _ANSWER_TIMEOUT_S, key=str(record.node_id))
+        send_all(
+            [(self._producer, payload)],
+            "the progress topic",
+            _ANSWER_TIMEOUT_S,
+            key=str(record.node_id),
+            stopping=self.stopping,
+        )
 
     def _write(self, record: ProgressRecord) -> bytes:
         """Write a record to the file before it is published, so that a restarted agent publishes nothing older.

@@ -120,7 +120,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
 
     with pytest.raises(
-        ConfigError, match="there is no mirror below .*nowhere; give the --target of `cdc spark mirror`"
+        ConfigError, match=r"there is no mirror below .*nowhere; give the --target of `cdc spark mirror`"
     ):
         compare(mirror_target=str(tmp_path / "nowhere"))  # every row counted as missing in it
     backfill(spark, options, access, keyspace, "planted", ranges=2)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.health.this_line import line_of, unnamed_line
+from cdc.health.findings import Section, failure, ok
+from cdc.health.this_line import line_of, unnamed_line, with_hint
 from cdc.sandbox.state import ProcessId, SandboxState, ServerState, write_state
 
 
@@ -25,7 +26,7 @@ def _servers(folder: Path) -> str:
     found = unnamed_line(None, folder)
     assert found is not None
     assert found.remedy.startswith("give a file by --config or CDC_LINE")
-    return found.text.partition(" are used; ")[0]
+    return found.text.partition(" are used")[0]
 
 
 def _admin_url(folder: Path, supervisor: ProcessId, server: ProcessId | None) -> str:
@@ -59,3 +60,13 @@ def test_a_sandbox_is_meant_while_one_of_its_processes_runs(tmp_path: Path, ende
     assert _admin_url(tmp_path, here, ended) == "http://127.9.9.9:8081"
     assert _admin_url(tmp_path, ended, here) == "http://127.9.9.9:8081"
     assert _servers(tmp_path) == "none was given: the servers of the running sandbox"
+
+
+def test_a_failure_without_a_file_is_told_with_the_servers_that_were_looked_for(tmp_path: Path) -> None:
+    """A sandbox in another folder is not looked for; the screen said to correct line.yaml, which nobody had given."""
+    failed = [Section(title="servers", findings=[failure("Pulsar", "does not answer", "start it")])]
+    [hint, *others] = with_hint(failed, None)
+    assert (hint.title, others) == ("line.yaml", failed)
+    assert with_hint(failed, tmp_path / "line.yaml") == failed
+    good = [Section(title="servers", findings=[ok("Pulsar", "answers")])]
+    assert with_hint(good, None) == good

@@ -81,7 +81,7 @@ def test_a_trace_that_fails_says_whether_a_line_was_given(
     done = CliRunner().invoke(cli, [command, "ks.t", "1", *given])
     assert isinstance(done.exception, NodeUnavailableError), done.output
     said = (
-        "line.yaml: none was given: the servers on localhost are used; agents of other machines and mirrors are not looked"
+        "line.yaml: none was given: the servers on localhost are used, for no sandbox runs in its default folder; agents of other machines and mirrors are not looked"
         " at; give a file by --config or CDC_LINE (docs/status.md has an example)\n"
     )
     assert done.stderr == ("" if is_given else said)

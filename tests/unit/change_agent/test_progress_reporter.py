@@ -238,6 +238,27 @@ def test_what_the_broker_refuses_is_sent_again(tmp_path: Path) -> None:
     assert reporter.failure is None
 
 
+class _SilentLine(_Line):
+    """A broker that takes a record and does not answer."""
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        self.sent.append((key, decode_progress(payload)))
+        return True
+
+
+def test_a_broker_that_does_not_answer_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """The stop of an agent took half a minute when Pulsar had just ended."""
+    line = _SilentLine()
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    line.checkpoints["ks", "a"] = Checkpoint(1_000, _LEDGER_5)
+    reporter.note()
+    wait_until(lambda: bool(line.sent), "a record is on its way", 10)
+    began_s = time.monotonic()
+    reporter.stop()
+    assert time.monotonic() - began_s < 4
+
+
 def test_older_checkpoints_become_fewer_with_their_age() -> None:
     """A busy table keeps checkpoints of seven weeks; a table without events keeps one."""
     kept: tuple[Checkpoint, ...] = ()

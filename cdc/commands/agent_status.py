@@ -12,8 +12,9 @@ from typing import Final
 import click
 
 from cdc.commands.agent_options import config_option
-from cdc.health.agent_status import AgentStatus
+from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.findings import Finding, Level, as_bytes, as_duration
+from cdc.health.local_agents import local_agents
 from cdc.health.screen import console
 from change_agent.configuration.config import AgentConfig
 
@@ -35,7 +36,14 @@ def status(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
     cdc agent status --working-dir /var/lib/cassandra-cdc --json
     """
     directory = AgentConfig.working_dir_of(path) if working_dir is None else working_dir
-    found, now_s = AgentStatus.of_folder(directory), time.time()
+    try:
+        found, now_s = AgentStatus.of_folder(directory), time.time()
+    except NoStatusError as error:
+        running = next((each.pid for each in local_agents() if each.working_dir == directory.resolve()), None)
+        if running is None:
+            raise
+        text = f"process {running} runs and has written no status: it starts, or waits for another agent of its node; see its log"
+        raise NoStatusError(text) from error
     findings = list(found.findings(now_s))
     if as_json:
         click.echo(json.dumps(found.content, indent=1))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CdcSpace", "SpaceForecast", "cdc_space_of"]
+__all__ = ["TOTAL_SPACE_SETTINGS", "CdcSpace", "SpaceForecast", "cdc_space_of"]
 
 _MIB: Final = 1024 * 1024
 _UNITS: Final = {"B": 1, "KiB": 1024, "MiB": _MIB, "GiB": 1024 * _MIB}
@@ -32,6 +32,10 @@ class CdcSpace:
     total_bytes: int
     segment_bytes: int
     blocks_writes: bool | None
+
+
+TOTAL_SPACE_SETTINGS: Final = ("cdc_total_space", "cdc_total_space_in_mb")
+"""The names of the limit of `cdc_raw` in `cassandra.yaml`, new and old."""
 
 
 def cdc_space_of(settings: Mapping[str, object], disk_bytes: int) -> CdcSpace:

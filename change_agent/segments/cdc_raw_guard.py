@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
-from change_agent.cdc_raw.space import SpaceForecast, cdc_space_of
+from change_agent.cdc_raw.space import TOTAL_SPACE_SETTINGS, SpaceForecast, cdc_space_of
 from change_agent.metrics import AgentMetrics
 from change_agent.private_files import make_private_folder
 from change_agent.schema.node_connection import NodeUnavailableError
@@ -83,6 +83,9 @@ _SETTINGS: Final = (
     "commitlog_disk_access_mode",
     _CDC_ENABLED,
 )
+
+
+_GRANT: Final = "grant the agent's role SELECT on system_views.settings, or set cdcTotalSpaceBytes or cassandraYaml"
 
 
 class CdcRawGuard(Stage):
@@ -175,14 +178,15 @@ class CdcRawGuard(Stage):
 
         A node that is down answers later; a role without the right to read the settings never gets them.
         """
-        if self._unknown_reported or self._settings_known or self._limits.total_bytes:
+        is_given = self._limits.total_bytes or any(name in self._yaml_settings for name in TOTAL_SPACE_SETTINGS)
+        if self._unknown_reported or self._settings_known or is_given:
             return
         self._unknown_reported = True
         space = cdc_space_of(self._settings, shutil.disk_usage(self._cdc_raw).total)
         _log.warning(
-            "the node does not return its cdc_total_space: the agent assumes %s until it does; grant the agent's role SELECT on "
-            "system_views.settings, or set cdcTotalSpaceBytes or cassandraYaml (%s)",
+            "the node does not return its cdc_total_space: the agent assumes %s until it does; %s (%s)",
             _mib(space.total_bytes),
+            _GRANT if error.is_refusal else "it is asked again",
             error,
         )
 

@@ -686,3 +686,23 @@ def test_a_row_of_megabytes_does_not_hide_the_other_findings() -> None:
     assert len(printed.splitlines()) < 30
     assert "5,998,717 characters left out; --json has them" in " ".join(printed.split())
     assert "; written at noon" in " ".join(printed.split())
+
+
+def test_the_doctor_measures_cdc_raw_by_the_nodes_own_limit(tmp_path: Path) -> None:
+    """Without cdcTotalSpaceBytes it took Cassandra's default of 4 GiB. The node is down, so cassandra.yaml counts."""
+    (tmp_path / "cdc_raw").mkdir()
+    (tmp_path / "cdc_raw" / "CommitLog-7-1.log").write_bytes(b"0" * 1024 * 1024)
+    node = {"cdc_enabled": True, "cdc_raw_directory": str(tmp_path / "cdc_raw"), "cdc_total_space_in_mb": 64}
+    (tmp_path / "cassandra.yaml").write_text(json.dumps(node))
+    options = f"cassandraYaml: {tmp_path}/cassandra.yaml\ncdcWorkingDir: {tmp_path}/work\nport: 1\n"
+    (tmp_path / "agent.yaml").write_text(options)
+    found = list(agent_machine(str(tmp_path / "agent.yaml")))
+    assert found[0] == ok(str(tmp_path / "cdc_raw"), "can be read and written, has 1.0 MiB of 64.0 MiB")
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "agent.yaml").write_text(f"{options}cdcRawDirectory: {other}\n")
+    [elsewhere, *_] = agent_machine(str(tmp_path / "agent.yaml"))
+    assert (elsewhere.level, elsewhere.text) == (
+        Level.WARNING,
+        f"the node writes to {tmp_path}/cdc_raw, and the agent reads {other}",
+    )

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from cdc.health.agent_status import NoStatusError
 from cdc.health.findings import Level
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import local_agents, unknown_agents
 from cdc.health.nodes import agents
+from cdc.main import cli
 from change_agent.cdc_raw.folder_lock import FolderLock
 from tests.servers.other_user import as_another_user
 from tests.topics.events_topic import wait_until
@@ -59,6 +62,9 @@ def test_agents_of_one_node_are_named_also_those_that_wait(waiting: list[Path]) 
     assert "runs and has written no status: it starts, or waits for another agent of its node" in silent.text
     assert "2 agents run for its node; one publishes, the others wait" in shared.text
     assert all(str(path) in shared.text for path in waiting)
+    asked = CliRunner().invoke(cli, ["agent", "status", "--config", str(waiting[0])])
+    assert isinstance(asked.exception, NoStatusError)  # it said that no agent ever ran there
+    assert "runs and has written no status: it starts, or waits for another agent" in str(asked.exception)
     elsewhere = LineConfig.from_mapping({"agents": [str(waiting[0])], "pulsarAdminUrl": "http://127.0.0.2:9"})
     assert len(agents(elsewhere, time.time())[0]) == 1
 

@@ -24,12 +24,13 @@ _ID = time.time_ns() // 1_000_000 - 10_000
 class _Node:
     """A node with these settings. With None it is unavailable."""
 
-    def __init__(self, settings: Mapping[str, str] | None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None, *, refuses: bool = False) -> None:
         self._settings = settings
+        self._refuses = refuses
 
     def settings(self, names: tuple[str, ...]) -> Mapping[str, str]:
         if self._settings is None:
-            raise NodeUnavailableError("away")
+            raise NodeUnavailableError("away", is_refusal=self._refuses)
         return self._settings
 
     def close(self) -> None:
@@ -44,13 +45,14 @@ def _guard(
     total_mb: int = 8,
     min_free: int = 0,
     node: _Node | None = None,
+    yaml: Mapping[str, object] | None = None,
 ) -> CdcRawGuard:
     settings = {"cdc_total_space": f"{total_mb}MiB", "commitlog_segment_size": "1MiB"}
     return CdcRawGuard(
         cdc_raw,
         spill,
         node or _Node(settings),
-        {},
+        yaml or {},
         GuardLimits(total_bytes=None, soon_s=60.0, min_free_bytes=min_free),
         metrics,
         lambda: None,
@@ -98,18 +100,29 @@ def test_the_oldest_finished_segments_go_until_half_is_free(
     assert metrics.cdc_raw_limit_bytes == 8 * _MIB
 
 
+@pytest.mark.parametrize("refuses", [False, True])
 def test_a_node_that_does_not_tell_its_settings_is_told_once(
-    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, refuses: bool
 ) -> None:
-    """If the role may not read the settings, the guard uses a limit that may differ from the node's."""
+    """The guard then uses a limit that may differ from the node's. A grant helps only if the role may not read them."""
     metrics = AgentMetrics()
-    guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(None))
+    guard = _guard(cdc_raw, tmp_path / "spill", metrics, node=_Node(None, refuses=refuses))
     for _ in range(2):
         guard._settings_at = 0.0
         guard._ask_settings()
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("the node does not return its cdc_total_space: ")
-    assert "SELECT on system_views.settings" in line and line.endswith("(away)")
+    assert ("SELECT on system_views.settings" in line) == refuses and line.endswith("(away)")
+
+
+def test_a_limit_from_cassandra_yaml_needs_no_remedy(
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log told to set cassandraYaml, which was set, while the node was down."""
+    yaml = {"cdc_total_space_in_mb": 8}
+    guard = _guard(cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node(None), yaml=yaml)
+    guard._ask_settings()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

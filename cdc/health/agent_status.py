@@ -20,6 +20,7 @@ import psutil
 from cdc.health.findings import Finding, Level, as_bytes, as_duration, failure, ok, warning
 from cdc.health.status_content import checked_status, seconds_of
 from change_agent.reporting.process_space import process_space
+from change_agent.schema.node_connection import CHECK_LOGIN
 from schemas.errors import CdcError
 
 __all__ = ["AgentStatus", "NoStatusError"]
@@ -199,7 +200,11 @@ class AgentStatus:
         return failure(self.place, text, "see its log; if a signal stopped it, send SIGCONT; else restart it")
 
     def _stages(self) -> Iterator[Finding]:
-        if problem := self.content["cassandra_problem"]:
+        problem = self.content["cassandra_problem"]
+        if problem and problem.endswith(CHECK_LOGIN):
+            remedy = "correct username and password in its agent.yaml, and restart it"
+            yield failure(self.place, f"its node refuses the login: {problem.removesuffix(CHECK_LOGIN)}", remedy)
+        elif problem:
             remedy = "start Cassandra, or see its log; the agent continues by itself"
             its_node = "its node" if self.node in str(problem) else self._its_node
             yield failure(self.place, f"{its_node} does not answer: {problem}", remedy)

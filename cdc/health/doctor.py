@@ -18,7 +18,7 @@ from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
-from cdc.health.nodes import agents, agents_section, cluster_of
+from cdc.health.nodes import agents, agents_section, cluster_of, unavailable
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
@@ -122,8 +122,7 @@ def _cassandra(config: LineConfig, *, read_unsynced: bool = False) -> Iterator[F
             schema = {} if is_schema_read else connection.read_schema().schema
             is_schema_read = True
         except NodeUnavailableError as error:
-            remedy = "start it, or correct contactPoints, port and credentials"
-            yield failure(subject, f"does not answer: {error}", remedy)
+            yield failure(subject, *unavailable(str(error)))
             continue
         finally:
             connection.close()

@@ -16,11 +16,11 @@ from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from change_agent.configuration.config import AgentConfig
-from change_agent.schema.node_connection import Node, NodeConnection, NodeUnavailableError
+from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection, NodeUnavailableError
 from schemas.errors import ConfigError
 from schemas.topics import full_topic_name
 
-__all__ = ["Cluster", "agents", "agents_section", "cluster_of"]
+__all__ = ["Cluster", "agents", "agents_section", "cluster_of", "unavailable"]
 
 _HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
 _CONNECT_S: Final = 2.0
@@ -44,8 +44,8 @@ class Cluster:
     def finding(self, statuses: Sequence[AgentStatus], now_s: float) -> Finding:
         """The state of the nodes. `statuses`: those of the agents, which may report that their node is down."""
         if self.problem:
-            remedy = "start it, or correct contactPoints, port and credentials in line.yaml"
-            return failure("Cassandra", f"does not answer: {self.problem}", remedy)
+            text, remedy = unavailable(self.problem)
+            return failure("Cassandra", text, f"{remedy} in line.yaml")
         versions = ", ".join(sorted({node.version for node in self.nodes}))
         parts = [f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}, {versions}"]
         if self.refused:
@@ -64,6 +64,13 @@ class Cluster:
             remedy = "`nodetool status` says whether they are up; this machine may not be allowed to connect to them"
             return warning("Cassandra", text, remedy)
         return ok("Cassandra", text)
+
+
+def unavailable(problem: str) -> tuple[str, str]:
+    """The text and the remedy about a node that cannot be asked. `problem`: the text of its NodeUnavailableError."""
+    if problem.endswith(CHECK_LOGIN):
+        return f"refuses the login: {problem.removesuffix(CHECK_LOGIN)}", "correct username and password"
+    return f"does not answer: {problem}", "start it, or correct contactPoints, port and credentials"
 
 
 def _addresses(nodes: Sequence[Node]) -> str:

@@ -34,7 +34,7 @@ from schemas.errors import CdcError
 from schemas.system_schema import SELECTS
 from schemas.truncation import Truncation, truncations_of
 
-__all__ = ["LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
+__all__ = ["CHECK_LOGIN", "LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
 # Exceptions of the driver that mean that the node does not answer now.
 _UNAVAILABLE: Final = (
@@ -47,6 +47,8 @@ _UNAVAILABLE: Final = (
     UnicodeError,
 )
 _TIMEOUT_S: Final = 10.0
+CHECK_LOGIN: Final = "; check username and password"
+"""The end of the text of a NodeUnavailableError whose node answers, and refuses the login."""
 _FIRST_MAJOR_WITH_SETTINGS: Final = 4
 # Maximum number of reads until the schema does not change during a read.
 _READS: Final = 10
@@ -253,7 +255,7 @@ def _reason(error: Exception) -> str:
     refusal = certificate_refusal(text)
     if refusal is not None:
         return f"{refusal}; check cassandraTrustCertsFilePath and cassandraHostnameVerification"
-    return f"{text}; check username and password" if isinstance(cause, AuthenticationFailed) else text
+    return f"{text}{CHECK_LOGIN}" if isinstance(cause, AuthenticationFailed) else text
 
 
 def _plain_row(row: _Answer) -> dict[str, object]:

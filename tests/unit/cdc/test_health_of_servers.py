@@ -27,7 +27,7 @@ from cdc.health.nodes import Cluster, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import _DataTopic, _PolicyChecks, dead_letters, gaps, tables
-from change_agent.schema.node_connection import Node, NodeConnection
+from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from schemas.topics import RESEND_SUBSCRIPTION
@@ -681,3 +681,14 @@ def test_a_dead_letter_topic_that_a_list_of_no_letters_has_created_is_empty() ->
     """`cdc connector dead-letters` on a pipeline without dead letters made Pulsar create it, and the warning stayed."""
     found = _letters({"subscriptions": {}, "storageSize": 0, "msgInCounter": 0})
     assert found == ok("cdc-dead-letters", "none", letters=0)
+
+
+def test_a_node_that_refuses_the_login_is_not_said_to_be_down() -> None:
+    """It answers, so a start would not help."""
+    found = Cluster(port=9042, problem=f"Cassandra at 10.0.0.1 port 9042: Bad credentials{CHECK_LOGIN}").finding(
+        [], 0.0
+    )
+    assert found.text == "refuses the login: Cassandra at 10.0.0.1 port 9042: Bad credentials"
+    assert found.remedy == "correct username and password in line.yaml"
+    down = Cluster(port=9042, problem="Cassandra at 10.0.0.1 port 9042: Connection refused").finding([], 0.0)
+    assert down.text.startswith("does not answer: ") and down.remedy.startswith("start it, or correct contactPoints")

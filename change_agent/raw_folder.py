@@ -16,6 +16,7 @@ from change_agent.cdc_raw.folder import list_folder
 from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.configuration.option_types import commit_log_problem, is_same_folder
+from change_agent.positions.offsets import has_positions
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from change_agent.standby import stop_signals
 from schemas.errors import ConfigError
@@ -31,19 +32,21 @@ _FIRST_INDEXED_VERSION: Final = 7
 
 
 def check_raw_folder(config: AgentConfig, is_over: Callable[[], bool]) -> bool:
-    """Ask the node for its commit log's folder. Raises ConfigError if `cdcRawDirectory` is this folder.
+    """Raise ConfigError if `cdcRawDirectory` is the commit log's folder. Return False if the agent is not to start.
 
-    A node that does not answer is waited for only if the folder may be its commit log. SIGTERM, SIGINT and `is_over`
-    end the wait. Return False if the agent is not to start.
+    The node is asked only if the folder may be its commit log. An agent that has no positions yet waits for the answer;
+    SIGTERM, SIGINT and `is_over` end the wait.
     """
     folder = config.cdc_raw_directory
+    if not _may_be_commit_log(config):
+        return True
     is_reported = False
     with closing(NodeConnection.of(config)) as node, stop_signals() as stop_request:
         while True:
             try:
                 commit_log = node.settings((COMMIT_LOG_SETTING,)).get(COMMIT_LOG_SETTING)
             except NodeUnavailableError as error:
-                if error.is_refusal or not _may_be_commit_log(config):
+                if error.is_refusal or has_positions(config.cdc_working_dir):
                     return True
                 if not is_reported:
                     _log.warning(

@@ -43,6 +43,7 @@ __all__ = [
     "StoredSegment",
     "WorkingDirInUseError",
     "format_positions",
+    "has_positions",
     "load_positions",
     "parse_positions",
     "positions_of",
@@ -133,6 +134,11 @@ class PositionsJson(TypedDict):
     maker: NotRequired[str]
     stops: NotRequired[Any]
     clearings: NotRequired[Any]
+
+
+def has_positions(directory: Path) -> bool:
+    """Return True if an agent has stored positions in this working directory."""
+    return any((directory / name).exists() for name in _NAMES)
 
 
 class OffsetStore:

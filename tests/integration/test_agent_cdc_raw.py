@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 import resource
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +26,10 @@ from cdc.main import cli
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from change_agent.cdc_raw.segment_key import SegmentKey
+from change_agent.configuration.config import AgentConfig
 from change_agent.positions.offsets import parse_positions
+from change_agent.raw_folder import check_raw_folder
+from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
 from tests.fixtures.agent import TopicOf
@@ -484,25 +485,21 @@ def test_a_second_agent_of_the_node_waits_in_a_directory_of_its_own_until_the_fi
 
 
 def test_the_commit_log_of_a_running_node_is_left_alone(running_servers: Sandbox, tmp_path: Path) -> None:
-    """The node names its commit log, whatever the folder looks like. The agent deleted what Cassandra had not flushed."""
-    folder = running_servers.node.commitlog_dir
-    before = {each.name for each in folder.glob("*.log")}
-    index = folder / "CommitLog-7-1_cdc.idx"
-    index.write_text("0")
-    try:
-        config = tmp_path / "agent.yaml"
-        servers = f"contactPoints: {running_servers.node.address}\nport: {running_servers.node.native_port}\n"
-        config.write_text(f"{servers}cdcRawDirectory: {folder}\ncdcWorkingDir: {tmp_path}/work\nhttpPort: off\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "cdc.main", "agent", "--config", str(config)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    finally:
-        index.unlink()
-    assert done.returncode == 2
-    assert f"cdcRawDirectory: {folder} is the node's commit log" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "work").exists()
-    assert before <= {each.name for each in folder.glob("*.log")}
+    """The node names its commit log, whatever the folder is called. The agent deleted what Cassandra had not flushed."""
+    node = running_servers.node
+    (tmp_path / "cdc_raw").mkdir()
+    given = AgentConfig.from_mapping(
+        {
+            "cdcRawDirectory": str(tmp_path / "cdc_raw"),
+            "cdcWorkingDir": str(tmp_path / "work"),
+            "contactPoints": node.address,
+            "port": node.native_port,
+        },
+        {},
+    )
+    assert check_raw_folder(given, lambda: False)
+    wrong = given.model_copy(update={"cdc_raw_directory": node.commitlog_dir})
+    with pytest.raises(ConfigError, match=r"commitlog is the node's commit log, whose segments the agent would delete"):
+        check_raw_folder(wrong, lambda: False)
+    right = given.model_copy(update={"cdc_raw_directory": node.cdc_raw})
+    assert check_raw_folder(right, lambda: False)

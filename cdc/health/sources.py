@@ -27,7 +27,8 @@ _OPTIONS: Final = frozenset(str(field.alias or name) for name, field in SourceCo
 # A start takes 5 to 15 s, on a busy machine a minute. After this time, the watch restarts a source, too.
 _START_S: Final = 90.0
 # What the worker says of an instance that it has not scheduled or started yet, or whose JVM does not answer yet.
-_NOT_YET: Final = ("Source has not been scheduled", "UNAVAILABLE: io exception")
+_NO_ANSWER: Final = "UNAVAILABLE: io exception"
+_NOT_YET: Final = ("Source has not been scheduled", _NO_ANSWER)
 
 
 def names_in(option: object) -> list[str]:
@@ -160,6 +161,8 @@ class SourceView:
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         if not self.error and not said:
             remedy = f"see {self.log_path} on the worker (functionsLogDir in line.yaml shows its last error here); then {remedy}"
+        if self.error == _NO_ANSWER:
+            remedy = f"wait half a minute, for Pulsar starts an instance again that has ended; else {remedy}"
         return failure(self.name, text, remedy, **facts)
 
 

@@ -126,6 +126,9 @@ def test_a_source_that_starts_is_not_called_stopped() -> None:
     view, finding = _source("starting")
     assert (view.is_stopped, view.is_down) == (False, True)
     assert "UNAVAILABLE: io exception" in finding.text
+    # A restart by hand is needed only if Pulsar gives the source up.
+    assert finding.remedy.startswith("wait half a minute, for Pulsar starts an instance again that has ended; else ")
+    assert "pulsar-admin sources restart --name shop" in finding.remedy
 
 
 def test_a_wrong_option_is_taken_from_the_instances_log(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def latest_command(
         raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
+    from spark_bridge.jobs.mirror_state import MirrorTables
 
     options = read_options(service_url, admin_url, more, topic=topic)
     statics = _columns(static_columns)
@@ -200,6 +201,7 @@ def latest_command(
             if target is None:
                 rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
             else:
+                MirrorTables(session, target).refuse_none()
                 rows = fresh_table(session, options, target, static_columns=statics)
             if output is None:
                 # not toJSON, which warns that its result will change

@@ -247,7 +247,9 @@ class PulsarAdmin(AdminClient[httpx.Response]):
             return  # it exists already
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise TopicError(
-                topic, f"does not exist ({reason}); create it or check the option {self._options.written('topic')}"
+                topic,
+                f"does not exist ({reason}); check the option {self._options.written('topic')}; the connector creates a data"
+                " topic with its first record",
             )
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             why = ended(self._options) or reason

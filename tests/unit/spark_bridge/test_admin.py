@@ -92,7 +92,9 @@ def test_an_error_names_the_options_that_the_user_has_written(server: AnsweringS
     with PulsarAdmin(given) as admin:
         with pytest.raises(PulsarUnreachableError, match=r"\(Token expired\); check plugin and params$"):
             admin.topic_partitions()
-        with pytest.raises(TopicError, match=r"does not exist \(no\); create it or check the option --topic$"):
+        with pytest.raises(
+            TopicError, match=r"does not exist \(no\); check the option --topic; the connector creates "
+        ):
             admin.topic_partitions()
     away = BridgeOptions.from_mapping({**options(server).as_texts(), "adminUrl": "http://127.0.0.1:1"}, names)
     with (
@@ -131,7 +133,8 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
     with PulsarAdmin(options(server)) as admin, pytest.raises(TopicError) as error:
         admin.topic_partitions()
     assert str(error.value) == (
-        "topic persistent://public/default/t: does not exist (Namespace not found); create it or check the option topic"
+        "topic persistent://public/default/t: does not exist (Namespace not found); check the option topic; the"
+        " connector creates a data topic with its first record"
     )
 
 

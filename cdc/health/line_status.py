@@ -105,12 +105,12 @@ def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
 
 
 def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:
-    """A finding for each table that a source names, and that does not exist or has `cdc = false`.
+    """A finding for each table that a running source names, and that does not exist or has `cdc = false`.
 
     `tables`: all tables of the cluster by `keyspace.table`, with their option `cdc`; empty if they are not known. The
     source waits for such a table, and Pulsar reports that it runs.
     """
-    for name in named_tables(source) if tables and not source.is_stopped else ():
+    for name in named_tables(source) if tables and source.running else ():
         if name not in tables:
             remedy = f"create it, or correct the option with pulsar-admin sources update {source.arguments}"
             yield warning(source.name, f"waits for its table {name}, which does not exist", remedy)

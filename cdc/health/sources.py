@@ -16,7 +16,7 @@ from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
 
-__all__ = ["SOURCE_CLASS", "SourceView", "is_ours", "names_in", "sources_of", "with_starts"]
+__all__ = ["SOURCE_CLASS", "InstanceView", "SourceView", "is_ours", "names_in", "sources_of", "with_starts"]
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0

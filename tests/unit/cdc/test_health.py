@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +34,7 @@ from cdc.health.mirrors import judged_mirror, mirror_finding
 from cdc.health.nodes import agents
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.screen import print_sections, verdict
-from cdc.health.sources import SourceView
+from cdc.health.sources import InstanceView, SourceView
 from cdc.health.tables import Backlog, events_tables, gap_finding
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space
@@ -97,12 +98,19 @@ def test_a_wrong_option_that_only_the_cluster_shows_is_to_be_corrected(tmp_path:
 def test_a_source_of_a_table_without_cdc_or_of_none_is_told() -> None:
     """Such a source runs and waits, and the status said that all is well."""
     tables = {"shop.orders": True, "shop.Items": False}
-    assert not list(uncaptured(_deployed("", keyspace="shop", table="orders"), tables))
-    [off, missing] = uncaptured(_deployed("", tables="shop.orders,shop.Items,shop.none,crm.*"), tables)
+    assert not list(uncaptured(_running("shop.orders"), tables))
+    [off, missing] = uncaptured(_running("shop.orders,shop.Items,shop.none,crm.*"), tables)
     assert (off.level, off.text) == (Level.WARNING, "its table shop.Items has cdc = false: changes are not captured")
     assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
     assert (missing.level, missing.text) == (Level.WARNING, "waits for its table shop.none, which does not exist")
-    assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), {}))
+    assert not list(uncaptured(_running("shop.none"), {}))
+    assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), tables))  # it has another finding
+
+
+def _running(names: str) -> SourceView:
+    """A source of these tables, whose one instance runs."""
+    instance = InstanceView(number=0, is_running=True, error="", restarts=0, last_exception="", last_exception_s=0.0)
+    return replace(_deployed("", tables=names), instances=[instance])
 
 
 def test_a_source_that_somebody_stopped_is_not_down() -> None:

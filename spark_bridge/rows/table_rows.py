@@ -39,7 +39,19 @@ def table_rows(
         return plain if shows is None else plain.withColumn(shows, F.lit(True))
     shown = shows or _SHOWS
     found = _with_static_columns(rows, schemas, key, value, kept, shown)
-    return found if shows else found.where(F.col(shown)).drop(shown)
+    return found if shows else _where_shown(found)
+
+
+def _where_shown(rows: DataFrame) -> DataFrame:
+    """The rows whose column `_SHOWS` is true.
+
+    Spark moves a condition in front of a projection, and puts the projection's expressions in place of their names.
+    Here each of these is the decoding of a whole record. A table of ten columns would give 40,000 lines of Java, more
+    than a method may have. Spark does not move a condition in front of a column that is not deterministic, such as the
+    number of the task.
+    """
+    is_shown = F.col(_SHOWS) & (F.spark_partition_id() >= 0)
+    return rows.withColumn(_SHOWS, is_shown).where(F.col(_SHOWS)).drop(_SHOWS)
 
 
 def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:

@@ -89,7 +89,9 @@ def current_row(config: LineConfig, key: RowKey, data_center: str, consistency: 
     records = {
         each: Projection(key.table, data_format=each).record_value(selection, row, key.parts) for each in DataFormat
     }
-    values = read_avro(value_reader_of(projection.value_schema), records[DataFormat.KEY_VALUE_AVRO])
+    schema = value_reader_of(projection.value_schema)
+    assert schema is not None, "the connector's own schema"
+    values = read_avro(schema, records[DataFormat.KEY_VALUE_AVRO])
     times = selection.writetimes_us(row) if selection.timed_columns else {}
     return CurrentRow(
         values=values, records=records, writetime_us=max(times.values(), default=None), consistency=consistency

@@ -14,7 +14,7 @@ from typing import Any, Final
 import fastavro
 import pulsar
 
-from cdc.trace.avro_values import read_avro, value_reader_of
+from cdc.trace.avro_values import ValueSchema, read_avro, value_reader_of
 from cdc.trace.broker_errors import remedy_of
 from cdc.trace.row_key import RowKey
 from schemas.errors import CdcError
@@ -184,7 +184,7 @@ def _schema(client: pulsar.Client, name: str, version: int) -> bytes:
         raise TopicReadError(f"the schema of {name} cannot be read ({error}); {remedy_of(error, 'consume')}") from error
 
 
-def _value_schema(data: bytes) -> tuple[bool, Any]:
+def _value_schema(data: bytes) -> tuple[bool, ValueSchema | None]:
     """Return whether a schema is KEY_VALUE, and the schema of the value.
 
     A KEY_VALUE schema is the length (uint32) and the JSON of the key's schema, then the same for the value's schema.

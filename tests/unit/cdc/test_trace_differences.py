@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from cdc.health.findings import Level
-from cdc.trace.avro_values import read_avro, value_reader_of
+from cdc.trace.avro_values import ValueSchema, read_avro, value_reader_of
 from cdc.trace.current_row import CurrentRow
 from cdc.trace.report import difference
 from cdc.trace.row_key import RowKey
@@ -90,10 +90,16 @@ class Topic:
         row = CurrentRow(values=None, records=None, writetime_us=None, consistency="LOCAL_QUORUM")
         if now is not None:
             forms = {each: self._value(each, *now) for each in DataFormat}
-            values = read_avro(value_reader_of(Projection(self.table).value_schema), forms[AVRO])
+            values = read_avro(self._value_schema, forms[AVRO])
             row = CurrentRow(values=values, records=forms, writetime_us=None, consistency="LOCAL_QUORUM")
         found = difference(self.key, row, records, [])
         return found.level, found.text
+
+    @property
+    def _value_schema(self) -> ValueSchema:
+        schema = value_reader_of(Projection(self.table).value_schema)
+        assert schema is not None
+        return schema
 
     def _value(self, data_format: DataFormat, static: bytes | None, value: bytes) -> bytes:
         projection = Projection(self.table, data_format=data_format)
@@ -104,8 +110,7 @@ class Topic:
     def _record(self, kind: str, data: bytes | None, *, is_marker: bool = False, **told: str) -> DataRecord:
         value = None
         if data is not None:
-            schema = value_reader_of(Projection(self.table).value_schema)
-            value = json.loads(data) if data.startswith(b"{") else read_avro(schema, data)
+            value = json.loads(data) if data.startswith(b"{") else read_avro(self._value_schema, data)
         return DataRecord(
             place="", published_ms=0, is_marker=is_marker, data=data, value=value, properties={names.KIND: kind, **told}
         )

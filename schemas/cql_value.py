@@ -9,7 +9,8 @@ Serialized forms: o.a.c.serializers.* and the native protocol v5 specification, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from schemas.avro_names import avro_names
@@ -27,9 +28,25 @@ from schemas.cql_type import (
 )
 from schemas.errors import CdcError
 from schemas.json_value import json_text
-from schemas.native_codec import CODECS, AvroValue, ValueReader, minimal_varint, unsigned_vint
+from schemas.native_codec import CODECS, AvroValue, ValueReader, minimal_varint, plain_decimal, unsigned_vint
+from schemas.table_metadata import ColumnKind, ColumnMetadata
 
-__all__ = ["AvroValue", "CqlValueError", "json_reader", "minimal_varint", "split_partition_key", "value_reader"]
+__all__ = [
+    "AvroValue",
+    "CqlValueError",
+    "column_json_reader",
+    "column_reader",
+    "has_decimal",
+    "json_reader",
+    "minimal_varint",
+    "split_partition_key",
+    "value_reader",
+]
+
+_Natives = Mapping[str, ValueReader]
+_NATIVES: Final[_Natives] = {name: codec.read for name, codec in CODECS.items()}
+_OF_CLUSTERING: Final[_Natives] = {**_NATIVES, "decimal": plain_decimal}
+"""The readers for clustering columns: equal values become one Avro value."""
 
 
 class CqlValueError(CdcError):
@@ -46,7 +63,35 @@ def value_reader(cql_type: CqlType) -> ValueReader:
 
     Bytes of length 0 are None for types that have no empty value of their own. The function raises CqlValueError.
     """
-    read = _reader(cql_type)
+    return _checked(cql_type, _NATIVES)
+
+
+def column_reader(column: ColumnMetadata) -> ValueReader:
+    """As `value_reader`, for the values of a column.
+
+    Cassandra has one row for clustering values that are equal, such as the decimals 1.0 and 1.00. So these have one
+    Avro value, and the row has one key. In a partition key they are two keys of two rows.
+    """
+    return _checked(column.type, _OF_CLUSTERING if column.kind is ColumnKind.CLUSTERING else _NATIVES)
+
+
+def has_decimal(cql_type: CqlType) -> bool:
+    """True if values of the type are decimals, or have decimals in them."""
+    match cql_type:
+        case NativeType(name):
+            return name == "decimal"
+        case ListType(element) | SetType(element) | VectorType(element, _):
+            return has_decimal(element)
+        case MapType(key, value):
+            return has_decimal(key) or has_decimal(value)
+        case TupleType(types) | UserType(field_types=types):
+            return any(map(has_decimal, types))
+        case _:
+            return False
+
+
+def _checked(cql_type: CqlType, natives: _Natives) -> ValueReader:
+    read = _reader(cql_type, natives)
 
     def checked(data: bytes) -> AvroValue:
         try:
@@ -60,6 +105,12 @@ def value_reader(cql_type: CqlType) -> ValueReader:
 def json_reader(cql_type: CqlType) -> Callable[[bytes], str]:
     """A function that turns the CQL bytes of one value into its JSON text. The function raises CqlValueError."""
     read, text = value_reader(cql_type), json_text(cql_type)
+    return lambda data: text(read(data))
+
+
+def column_json_reader(column: ColumnMetadata) -> Callable[[bytes], str]:
+    """As `json_reader`, for the values of a column; equal clustering values have one text."""
+    read, text = column_reader(column), json_text(column.type)
     return lambda data: text(read(data))
 
 
@@ -86,20 +137,20 @@ def split_partition_key(data: bytes, components: int) -> tuple[bytes, ...]:
 _INT32: Final = struct.Struct(">i")
 
 
-def _reader(cql_type: CqlType) -> ValueReader:
+def _reader(cql_type: CqlType, natives: _Natives) -> ValueReader:
     match cql_type:
         case NativeType(name):
-            return CODECS[name].read
+            return natives[name]
         case ListType(element) | SetType(element):
-            return _sequence(_reader(element))
+            return _sequence(_reader(element, natives))
         case MapType(key, value):
-            return _map(key, value)
+            return _map(key, value, natives)
         case TupleType(elements):
-            return _fields(tuple(f"index_{i}" for i in range(len(elements))), elements)
+            return _fields(tuple(f"index_{i}" for i in range(len(elements))), elements, natives)
         case UserType():
-            return _fields(avro_names(cql_type.field_names), cql_type.field_types)
+            return _fields(avro_names(cql_type.field_names), cql_type.field_types, natives)
         case VectorType(element, dimension):
-            return _vector(element, dimension)
+            return _vector(element, dimension, natives)
         case CustomType():
             return CODECS["blob"].read
 
@@ -116,8 +167,8 @@ def _sequence(read_element: ValueReader) -> ValueReader:
     return read
 
 
-def _map(key_type: CqlType, value_type: CqlType) -> ValueReader:
-    read_key, read_value = map_key_text(key_type, value_reader), _reader(value_type)
+def _map(key_type: CqlType, value_type: CqlType, natives: _Natives) -> ValueReader:
+    read_key, read_value = map_key_text(key_type, partial(_checked, natives=natives)), _reader(value_type, natives)
 
     def read(data: bytes) -> AvroValue:
         count, at = _count(data)
@@ -131,8 +182,8 @@ def _map(key_type: CqlType, value_type: CqlType) -> ValueReader:
     return read
 
 
-def _fields(names: tuple[str, ...], types: tuple[CqlType, ...]) -> ValueReader:
-    readers = tuple(zip(names, map(_reader, types), strict=True))
+def _fields(names: tuple[str, ...], types: tuple[CqlType, ...], natives: _Natives) -> ValueReader:
+    readers = tuple(zip(names, [_reader(each, natives) for each in types], strict=True))
 
     def read(data: bytes) -> AvroValue:
         if not data:
@@ -162,8 +213,8 @@ def fixed_length(cql_type: CqlType) -> int | None:
     return None
 
 
-def _vector(element: CqlType, dimension: int) -> ValueReader:
-    read_element, length = _reader(element), fixed_length(element)
+def _vector(element: CqlType, dimension: int, natives: _Natives) -> ValueReader:
+    read_element, length = _reader(element, natives), fixed_length(element)
 
     def read_fixed(data: bytes) -> AvroValue:
         if not data:

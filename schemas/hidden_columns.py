@@ -17,10 +17,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Final
 
+from schemas.cql_bytes import cql_bytes
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import CqlValueError, minimal_varint
+from schemas.cql_value import CqlValueError, column_reader, minimal_varint
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
@@ -148,7 +150,7 @@ class HiddenColumns:
         if not chosen:
             return None
         hides = {
-            column.name: self._hide(column.type, chosen[column.name])
+            column.name: self._hide(column, chosen[column.name])
             for column in _columns(table)
             if column.name in chosen and chosen[column.name].hiding is not Hiding.DROP
         }
@@ -178,12 +180,12 @@ class HiddenColumns:
             reason = f"{pattern.text} matches {place}, a {column.type}; only text, ascii and blob can be truncated"
             yield ConfigProblem(option=option, reason=reason)
 
-    def _hide(self, cql_type: CqlType, pattern: ColumnPattern) -> _Hide:
+    def _hide(self, column: ColumnMetadata, pattern: ColumnPattern) -> _Hide:
         if pattern.hiding is Hiding.MASK:
             return _constant(self.mask.encode())
         if pattern.hiding is Hiding.HASH:
-            return _hasher(self.hash_key, cql_type)
-        return _cutter(cql_type, pattern.length)
+            return _hasher(self.hash_key, column)
+        return _cutter(column.type, pattern.length)
 
 
 def _columns(table: TableMetadata) -> tuple[ColumnMetadata, ...]:
@@ -227,10 +229,13 @@ def _constant(mask: bytes) -> _Hide:
     return lambda value: mask
 
 
-def _hasher(key: bytes, cql_type: CqlType) -> _Hide:
+def _hasher(key: bytes, column: ColumnMetadata) -> _Hide:
     def hashed(value: bytes) -> bytes:
-        return hmac.digest(key, _one_form(cql_type, value), "sha256").hex().encode()
+        return hmac.digest(key, one_form(value), "sha256").hex().encode()
 
+    one_form = partial(_one_form, column.type)
+    if column.kind is ColumnKind.CLUSTERING and column.type == NativeType("decimal"):
+        one_form = partial(_plain_decimal, column)
     return hashed
 
 
@@ -243,6 +248,12 @@ def _one_form(cql_type: CqlType, value: bytes) -> bytes:
     if cql_type == NativeType("boolean"):
         return value and (b"\1" if value[0] else b"\0")
     return value
+
+
+def _plain_decimal(column: ColumnMetadata, value: bytes) -> bytes:
+    """One form of equal decimals: 1.0 and 1.00 in a clustering column are one row, whose key has one hash."""
+    found = column_reader(column)(value)
+    return value if found is None else cql_bytes(column.type, found)
 
 
 def _can_be_cut(cql_type: CqlType) -> bool:

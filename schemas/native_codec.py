@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
+from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
@@ -35,6 +36,7 @@ __all__ = [
     "bytes_json",
     "json_string",
     "minimal_varint",
+    "plain_decimal",
     "time_text",
     "unsigned_vint",
 ]
@@ -117,6 +119,29 @@ def minimal_varint(data: bytes) -> bytes:
 
 
 _INT32: Final = struct.Struct(">i")
+_LEAST_SCALE: Final = -(1 << 31)
+# Integers with up to so many zeros at their end keep them, as clients usually write them: 100, not 1E+2.
+_PLAIN_ZEROS: Final = 38
+
+
+def plain_decimal(data: bytes) -> AvroValue:
+    """The Avro value of a decimal, the same for equal numbers: 1.50 and 1.5 are 1.5; 1E+2 and 100 are 100.
+
+    Raises struct.error for bytes that are no decimal.
+    """
+    if len(data) <= _INT32.size:
+        return _read_decimal(data)
+    (scale,), unscaled = _INT32.unpack_from(data), int.from_bytes(data[4:], "big", signed=True)
+    if unscaled == 0:
+        scale = 0
+    elif unscaled % 10 == 0 or scale < 0:
+        digits = str(Decimal(unscaled))  # `str(int)` refuses numbers of more than 4,300 digits
+        zeros = min(len(digits) - len(digits.rstrip("0")), scale - _LEAST_SCALE)
+        unscaled, scale = unscaled // 10**zeros, scale - zeros
+        if -_PLAIN_ZEROS <= scale < 0:
+            unscaled, scale = unscaled * 10**-scale, 0
+    length = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+    return {"bigint": unscaled.to_bytes(length, "big", signed=True), "scale": scale}
 
 
 def _reader_of(code: str) -> ValueReader:

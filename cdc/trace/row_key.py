@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from change_agent.schema.node_connection import token_of
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import AvroValue, CqlValueError, value_reader
+from schemas.cql_value import AvroValue, CqlValueError, column_reader, has_decimal, value_reader
 from schemas.errors import ConfigError
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnMetadata, TableMetadata
@@ -91,7 +91,18 @@ class RowKey:
         if event.partition_key != self.partition_key:
             return False
         is_of_row = event.kind in (MutationKind.ROW, MutationKind.ROW_DELETION)
-        return not (is_of_row and self.clustering) or event.clustering == self.clustering
+        return not (is_of_row and self.clustering) or self._is_its(event.clustering)
+
+    def _is_its(self, clustering: tuple[bytes | None, ...]) -> bool:
+        """True for the row's clustering, also if decimals in it are written differently: 1.0 and 1.00 are one row."""
+        if clustering == self.clustering or not any(has_decimal(each.type) for each in self.table.clustering_key):
+            return clustering == self.clustering
+        readers = [column_reader(each) for each in self.table.clustering_key]
+        one, other = (
+            [None if value is None else read(value) for read, value in zip(readers, values, strict=False)]
+            for values in (clustering, self.clustering)
+        )
+        return one == other
 
 
 def _bytes_of(column: ColumnMetadata, word: str) -> bytes:

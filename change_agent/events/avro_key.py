@@ -28,7 +28,7 @@ from schemas.avro_forms import (
 )
 from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType
-from schemas.cql_value import CqlValueError, split_partition_key, value_reader
+from schemas.cql_value import CqlValueError, column_reader, split_partition_key
 from schemas.row_record import events_key_schema, record_writer, schema_text
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 
@@ -88,7 +88,7 @@ class _Field:
         self._type: CqlType = column.type
         self._nullable = nullable
         self._copied_as, self._length = avro_form(column.type)
-        self._read = value_reader(column.type)
+        self._read = column_reader(column)
         self._write = record_writer(events_key_schema(alone))
 
     def encoded(self, value: bytes) -> bytes:

@@ -14,8 +14,7 @@ from functools import cache
 from typing import Final, Protocol, TypeVar
 
 from schemas.avro_names import avro_names
-from schemas.cql_type import CqlType
-from schemas.cql_value import AvroValue, json_reader, value_reader
+from schemas.cql_value import AvroValue, column_json_reader, column_reader
 from schemas.row_record import (
     RecordWriter,
     data_key_schema,
@@ -76,8 +75,8 @@ class _AvroEncoder:
         self.value_schema: Final = schema_text(value)
         self._write_key = record_writer(key)
         self._write_value = record_writer(value)
-        self._key_fields = _fields(table.primary_key, value_reader)
-        self._value_fields = dict(zip((each.name for each in columns), _fields(columns, value_reader), strict=True))
+        self._key_fields = _fields(table.primary_key, column_reader)
+        self._value_fields = dict(zip((each.name for each in columns), _fields(columns, column_reader), strict=True))
         self.transcoder: Final = RecordTranscoder([FieldWriter(each.type, _converter(table, each)) for each in columns])
 
     def key(self, key_values: RawValues) -> bytes:
@@ -104,7 +103,7 @@ def _converter(table: TableMetadata, column: ColumnMetadata) -> Callable[[bytes]
 
     @cache
     def made() -> tuple[str, Callable[[bytes], AvroValue], RecordWriter]:
-        ((name, read),) = _fields([column], value_reader)
+        ((name, read),) = _fields([column], column_reader)
         return name, read, record_writer(data_value_schema(table, [column]))
 
     def convert(data: bytes) -> bytes:
@@ -123,12 +122,15 @@ class _JsonEncoder:
         if is_one_object:
             self.key_schema: str = ""
             self.value_schema: str = schema_text(data_row_schema(table, columns))
-            fields = _fields((*table.primary_key, *columns), json_reader)
+            fields = _fields((*table.primary_key, *columns), column_json_reader)
             self._key_fields, value_fields = fields[: len(table.primary_key)], fields[len(table.primary_key) :]
         else:
             self.key_schema = schema_text(data_key_schema(table))
             self.value_schema = schema_text(data_value_schema(table, columns))
-            self._key_fields, value_fields = _fields(table.primary_key, json_reader), _fields(columns, json_reader)
+            self._key_fields, value_fields = (
+                _fields(table.primary_key, column_json_reader),
+                _fields(columns, column_json_reader),
+            )
         self._value_fields = dict(zip((each.name for each in columns), value_fields, strict=True))
 
     def key(self, key_values: RawValues) -> bytes:
@@ -148,9 +150,11 @@ class _JsonEncoder:
 _Reader = TypeVar("_Reader")
 
 
-def _fields(columns: Sequence[ColumnMetadata], reader: Callable[[CqlType], _Reader]) -> list[tuple[str, _Reader]]:
+def _fields(
+    columns: Sequence[ColumnMetadata], reader: Callable[[ColumnMetadata], _Reader]
+) -> list[tuple[str, _Reader]]:
     names = avro_names([column.name for column in columns])
-    return [(name, reader(column.type)) for name, column in zip(names, columns, strict=True)]
+    return [(name, reader(column)) for name, column in zip(names, columns, strict=True)]
 
 
 def _texts(fields: Sequence[tuple[str, Callable[[bytes], str]]], values: RawValues) -> list[str]:

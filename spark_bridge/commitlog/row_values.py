@@ -9,7 +9,7 @@ from typing import Final
 from schemas.avro_names import avro_names
 from schemas.cql_map_key import map_key_text
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, UserType, is_multi_cell
-from schemas.cql_value import AvroValue, split_partition_key, value_reader
+from schemas.cql_value import AvroValue, column_reader, split_partition_key, value_reader
 from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.cql_order import order_of
 from spark_bridge.commitlog.cql_texts import cell_reader
@@ -27,7 +27,7 @@ class KeyValues:
     def __init__(self, table: TableMetadata) -> None:
         self._count: Final = len(table.partition_key)
         self._names: Final = avro_names([each.name for each in table.primary_key])
-        self._readers: Final = [value_reader(each.type) for each in table.primary_key]
+        self._readers: Final = [column_reader(each) for each in table.primary_key]
 
     def values(self, partition_key: bytes, clustering: Clustering) -> dict[str, AvroValue]:
         """Values of the key's columns, by column. Raises CqlValueError.

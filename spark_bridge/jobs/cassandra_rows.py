@@ -32,7 +32,7 @@ from clients.node_errors import node_errors, one_line
 from schemas.avro_names import avro_names
 from schemas.cql_identifier import quoted
 from schemas.cql_type import is_multi_cell
-from schemas.cql_value import AvroValue, CqlValueError, value_reader
+from schemas.cql_value import AvroValue, CqlValueError, column_reader
 from schemas.errors import ConfigError
 from schemas.hidden_columns import PublishedTable
 from schemas.row_record import data_key_schema, data_value_schema, record_writer
@@ -256,7 +256,7 @@ class RangeReader:
         self._timed = regular if keys_only and written is None else regular + static
         self._write_key = record_writer(data_key_schema(shown))
         self._write_value = record_writer(data_value_schema(shown))
-        self._readers = {each.name: value_reader(each.type) for each in shown.primary_key + shown.value_columns}
+        self._readers = {each.name: column_reader(each) for each in shown.primary_key + shown.value_columns}
 
     def read(self, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
         """Record batches of at most 5,000 rows, by the columns of `read_rows`. Raises CassandraReadError."""

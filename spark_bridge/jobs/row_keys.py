@@ -11,7 +11,7 @@ from cassandra.metadata import Murmur3Token
 from schemas.avro_names import avro_names
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import AvroValue, value_reader
+from schemas.cql_value import AvroValue, column_reader
 from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import TableMetadata
 from spark_bridge.rows.record_reader import record_reader
@@ -64,7 +64,7 @@ class RowKeys:
         """The Avro form of a key, from the CQL bytes of its columns. Raises CqlValueError."""
         pairs = zip(self._columns, parts, strict=True)
         return self._write(
-            {name: None if each is None else value_reader(column.type)(each) for (name, column), each in pairs}
+            {name: None if each is None else column_reader(column)(each) for (name, column), each in pairs}
         )
 
     def static_row_of(self, avro: bytes) -> RowKey:

@@ -366,3 +366,23 @@ def test_a_row_that_did_not_change_is_published_once_where_that_is_asked_for(
     assert connector.metric("query_latency") > 0
     assert connector.metric("query_executors") >= 8
     assert connector.metric("replication_latency") > 0
+
+
+def test_a_row_whose_decimal_is_written_in_several_forms_has_one_key(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """1.0, 1.00 and 1 are one row for Cassandra, which the last of these statements deletes."""
+    line = connector_line("pk int, price decimal, v text, PRIMARY KEY (pk, price)")
+    deploy_connector(line.keyspace, "t")
+    forms = [b"\0\0\0\1\x0a", b"\0\0\0\2\x64", b"\0\0\0\0\1"]
+    found = []
+    for form, statement, kind in (
+        (forms[0], "INSERT INTO {t} (pk, price, v) VALUES (1, 1.0, 'a') USING {ts}", MutationKind.ROW),
+        (forms[1], "UPDATE {t} USING {ts} SET v = 'b' WHERE pk = 1 AND price = 1.00", MutationKind.ROW),
+        (forms[2], "DELETE FROM {t} USING {ts} WHERE pk = 1 AND price = 1", MutationKind.ROW_DELETION),
+    ):
+        columns = ("v",) if kind is MutationKind.ROW else ()
+        line.writer.send(line.change(statement, int32(1), form, kind=kind, columns=columns))
+        found += line.topic.next()
+    assert [each.value for each in found] == [{"v": "a"}, {"v": "b"}, None]
+    assert {each.key_bytes for each in found} == {b"\x02\x02\x02\x01\x00"}

@@ -153,6 +153,17 @@ def test_events_that_may_have_changed_the_row_concern_it() -> None:
     assert (row.is_row, partition.is_row) == (True, False)
 
 
+def test_a_decimal_is_found_in_events_that_write_it_differently() -> None:
+    """1.0 and 1.00 in a clustering column are one row, and in a partition key two."""
+    one, one_too, two = b"\0\0\0\1\x0a", b"\0\0\0\2\x64", b"\0\0\0\0\2"
+    row = RowKey.of_words(_table("text", "decimal"), ["a", "1.0"])
+    events = [_event(MutationKind.ROW, b"a", each) for each in (one, one_too, two)]
+    assert [row.concerns(each) for each in events] == [True, True, False]
+    partition = RowKey.of_words(_table("decimal", "text"), ["1.0", "b"])
+    events = [_event(MutationKind.ROW, each, b"b") for each in (one, one_too, two)]
+    assert [partition.concerns(each) for each in events] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "level"),
     [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from change_agent.events.avro_key import EventKeys
 from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType, CustomType, ListType, NativeType, TupleType, UserType, VectorType
-from schemas.cql_value import AvroValue, CqlValueError, split_partition_key, value_reader
+from schemas.cql_value import AvroValue, CqlValueError, column_reader, split_partition_key
 from schemas.row_record import events_key_schema, record_writer
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from tests.cql.native_types import NATIVE_TYPES
@@ -50,7 +50,7 @@ def _reference(table: TableMetadata, partition_key: bytes, clustering: tuple[byt
     names = avro_names([each.name for each in table.primary_key])
     try:
         record: dict[str, AvroValue] = {
-            name: None if value is None else value_reader(column.type)(value)
+            name: None if value is None else column_reader(column)(value)
             for name, column, value in zip(names, table.primary_key, values, strict=True)
         }
     except CqlValueError:
@@ -94,6 +94,16 @@ def test_a_value_of_any_type_is_written_as_by_the_reference(cql_type: CqlType, v
         (_table([_INT], [cql_type]), b"\0\0\0\1", (value,)),
     ):
         assert _written(table, key, clustering) == _reference(table, key, clustering)
+
+
+def test_equal_decimals_are_one_key_of_a_row_and_two_keys_of_partitions() -> None:
+    """Cassandra compares the values of clustering columns, and the bytes of partition keys."""
+    decimal = NativeType("decimal")
+    forms = [struct.pack(">i", scale) + number for scale, number in ((0, b"\1"), (1, b"\x0a"), (2, b"\0\0\x64"))]
+    by_row = _table([_INT], [decimal])
+    assert {_written(by_row, b"\0\0\0\1", (each,)) for each in forms} == {b"\2\2\2\1\0"}
+    by_partition = _table([decimal], [])
+    assert [_written(by_partition, each, ()) for each in forms] == [b"\2\1\0", b"\2\x0a\2", b"\2\x64\4"]
 
 
 def test_a_key_of_several_columns() -> None:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from schemas.cql_type import CqlType, UserType, parse_cql_type
-from schemas.cql_value import AvroValue, CqlValueError, minimal_varint, split_partition_key, value_reader
+from schemas.cql_type import CqlType, NativeType, UserType, parse_cql_type
+from schemas.cql_value import (
+    AvroValue,
+    CqlValueError,
+    column_json_reader,
+    column_reader,
+    has_decimal,
+    minimal_varint,
+    split_partition_key,
+    value_reader,
+)
 from schemas.java_text import java_double_text
+from schemas.long_numbers import decimal_of
+from schemas.table_metadata import ColumnKind, ColumnMetadata
 
 PAIR = UserType("ks", "pair", ("a", "b"), (parse_cql_type("int", {}), parse_cql_type("text", {})))
 
@@ -159,3 +173,92 @@ def test_a_value_with_more_fields_than_its_type_is_refused() -> None:
     assert read(sized(b"\0\0\0\1")) == {"a": 1, "b": None}
     with pytest.raises(CqlValueError, match="5 bytes are after the 2 fields that are known"):
         read(sized(b"\0\0\0\1", b"x", b"y"))
+
+
+_ONE_ROW = [(1, 0), (10, 1), (100, 2)]
+
+
+def decimal_bytes(unscaled: int, scale: int) -> bytes:
+    return struct.pack(">i", scale) + unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+
+
+def read_in(kind: ColumnKind, cql_type: str, data: bytes) -> AvroValue:
+    return column_reader(ColumnMetadata(name="c", kind=kind, type=parse(cql_type)))(data)
+
+
+@pytest.mark.parametrize(
+    ("unscaled", "scale", "expected"),
+    [
+        (150, 2, (15, 1)),
+        (100, 0, (100, 0)),
+        (1, -2, (100, 0)),
+        (1, -38, (10**38, 0)),
+        (1, -39, (1, -39)),
+        (10**39, 0, (1, -39)),
+        (0, 5, (0, 0)),
+        (-1500, 3, (-15, 1)),
+        (10, -(2**31), (10, -(2**31))),
+        (10, 2**31 - 1, (1, 2**31 - 2)),
+    ],
+)
+def test_a_decimal_of_a_clustering_column_has_the_form_of_its_value(
+    unscaled: int, scale: int, expected: tuple[int, int]
+) -> None:
+    """Without zeros at the end of its fraction. An integer keeps its zeros, unless it has more than 38."""
+    found = read_in(ColumnKind.CLUSTERING, "decimal", decimal_bytes(unscaled, scale))
+    number, its_scale = expected
+    assert found == {"bigint": decimal_bytes(number, 0)[4:], "scale": its_scale}
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-50, 50), st.integers(-(10**6), 10**6), st.integers(-50, 50))
+def test_decimals_of_a_clustering_column_are_the_same_where_they_are_equal(
+    one: int, scale: int, other: int, other_scale: int
+) -> None:
+    """Equal as in Cassandra: by BigDecimal.compareTo."""
+    forms = [
+        read_in(ColumnKind.CLUSTERING, "decimal", decimal_bytes(*each)) for each in ((one, scale), (other, other_scale))
+    ]
+    assert (forms[0] == forms[1]) == (decimal_of(one, scale) == decimal_of(other, other_scale))
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "data"),
+    [
+        ("frozen<list<decimal>>", lambda value: counted(1, value)),
+        ("frozen<map<decimal, int>>", lambda value: counted(1, value, b"\0\0\0\1")),
+        ("frozen<tuple<decimal, int>>", sized),
+        ("vector<decimal, 1>", lambda value: bytes([len(value)]) + value),
+    ],
+)
+def test_decimals_inside_a_clustering_column_are_the_same_where_they_are_equal(
+    cql_type: str, data: Callable[[bytes], bytes]
+) -> None:
+    """In frozen collections, also in the text of a map's key, and in tuples and vectors."""
+    values = [data(decimal_bytes(*each)) for each in _ONE_ROW]
+    first, *others = (read_in(ColumnKind.CLUSTERING, cql_type, each) for each in values)
+    assert others == [first] * 2
+    assert len({repr(read_in(ColumnKind.REGULAR, cql_type, each)) for each in values}) == 3
+
+
+@pytest.mark.parametrize("kind", [ColumnKind.PARTITION_KEY, ColumnKind.REGULAR, ColumnKind.STATIC])
+def test_decimals_of_other_columns_keep_their_scale(kind: ColumnKind) -> None:
+    """In a partition key they are several rows."""
+    for unscaled, scale in _ONE_ROW:
+        found = read_in(kind, "decimal", decimal_bytes(unscaled, scale))
+        assert found == {"bigint": decimal_bytes(unscaled, 0)[4:], "scale": scale}
+
+
+def test_the_json_text_of_a_key_column_has_the_same_form() -> None:
+    """The formats with JSON keys."""
+    column = ColumnMetadata(name="c", kind=ColumnKind.CLUSTERING, type=NativeType("decimal"))
+    texts = {column_json_reader(column)(decimal_bytes(*each)) for each in _ONE_ROW}
+    assert texts == {'{"bigint":"AQ==","scale":0}'}
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "expected"),
+    [("decimal", True), ("frozen<map<int, frozen<list<decimal>>>>", True), ("pair", False), ("varint", False)],
+)
+def test_a_type_with_decimals_is_recognized(cql_type: str, expected: bool) -> None:
+    """At any depth."""
+    assert has_decimal(parse(cql_type)) is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -76,6 +77,24 @@ def test_values_that_are_one_in_clear_have_one_hash() -> None:
     both = "shop.users.big,shop.users.yes"
     assert shown("big", b"\0\0\5", hash=both) == shown("big", b"\5", hash=both) != shown("big", b"\6", hash=both)
     assert shown("yes", b"\x02", hash=both) == shown("yes", b"\x01", hash=both) != shown("yes", b"\x00", hash=both)
+
+
+def test_decimals_that_are_one_row_have_one_hash() -> None:
+    """Of a clustering column. In a partition key, 1.0 and 1.00 are two rows."""
+    decimal = NativeType("decimal")
+    one, one_too, two, empty = b"\0\0\0\1\x0a", b"\0\0\0\2\x64", b"\0\0\0\0\2", b""
+    table = replace(
+        USERS,
+        partition_key=(replace(BY_NAME["id"], type=decimal),),
+        clustering_key=(replace(BY_NAME["at"], type=decimal),),
+    )
+    found = hidden(hash="shop.users.id,shop.users.at", has_range_markers=False).of(table)
+    assert found is not None
+    ids, ats = ([found.shown([each], [value]) for value in (one, one_too, two, empty)] for each in table.primary_key)
+    assert ats[0] == ats[1] not in ats[2:]
+    assert ids[0] != ids[1]
+    with pytest.raises(CqlValueError):
+        found.shown(table.clustering_key, [b"\0\0"])
 
 
 def test_a_collection_is_hidden_as_a_whole() -> None:

@@ -303,6 +303,18 @@ def test_a_key_that_was_written_after_its_type_got_a_field_waits_for_the_definit
         Projection(before).event_key(event, schema_text(events_key_schema(now)))
 
 
+def test_a_row_of_equal_decimals_has_one_key_in_each_format() -> None:
+    """1.0 and 1.00 are one row for Cassandra. The key in an event of DataStax's agents is that of the client's bytes."""
+    table = replace(_table(), clustering_key=(_column("ck", ColumnKind.CLUSTERING, "decimal", 0),))
+    schema = schema_text(events_key_schema(table))
+    forms = {b"\x02\x02\x02\x0a\x02": b"\0\0\0\1\x0a", b"\x02\x02\x02\x64\x04": b"\0\0\0\2\x64"}
+    events = [_event()._replace(key=key, clustering=(value,)) for key, value in forms.items()]
+    for data_format in DataFormat:
+        assert len({Projection(table, data_format=data_format).event_key(each, schema) for each in events}) == 1
+    assert {Projection(table).event_key(each, schema) for each in events} == {b"\x02\x02\x02\x01\x00"}
+    assert {Projection(table).avro_key((ONE, each)) for each in forms.values()} == {b"\x02\x02\x02\x01\x00"}
+
+
 def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:
     """The key in the value must be hidden, too."""
     patterns = [ColumnPattern.parse(Hiding.HASH, "ks.T.pk")]

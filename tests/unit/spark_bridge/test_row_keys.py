@@ -115,3 +115,11 @@ def test_a_key_that_has_no_way_back_is_named() -> None:
         RowKeys(of).of(write({"pk": 1, "ck0": 2}))
     assert RowKeys(of).are_exact
     assert RowKeys(of).of(write({"pk": 1, "ck0": None})).parts == (b"\0\0\0\1", None)
+
+
+def test_a_row_of_equal_decimals_has_one_key() -> None:
+    """As on the data topic: 1.0 and 1.00 in a clustering column are one row."""
+    keys = RowKeys(table(NativeType("int"), "decimal"))
+    one, one_too = (keys.avro_of((b"\0\0\0\1", bytes.fromhex(each))) for each in ("000000010a", "0000000264"))
+    assert one == one_too
+    assert keys.of(one).parts == (b"\0\0\0\1", bytes.fromhex("0000000001"))

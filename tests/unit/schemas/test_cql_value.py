@@ -133,6 +133,25 @@ def test_a_map_key_is_the_text_of_the_java_value(key_type: str, data: bytes, tex
 
 
 @pytest.mark.parametrize(
+    ("key_type", "value", "text"),
+    [
+        ("boolean", b"\0", "false"),
+        ("int", b"\0\0\0\1", "1"),
+        ("timestamp", bytes(8), "1970-01-01T00:00:00Z"),
+        ("double", bytes(8), "0.0"),
+        ("varint", b"\1", "1"),
+        ("decimal", b"\0\0\0\0\1", "1"),
+        ("inet", b"\x0a\0\0\1", "10.0.0.1"),
+        ("text", b"a", "a"),
+    ],
+)
+def test_an_empty_map_key_is_the_empty_text(key_type: str, value: bytes, text: str) -> None:
+    """Cassandra takes bytes of length 0 as the key of an element. They are no other key, such as `false`."""
+    read = value_reader(parse(f"map<{key_type}, int>"))
+    assert read(counted(2, b"", b"\0\0\0\7", value, b"\0\0\0\1")) == {"": 7, text: 1}
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         (0.0, "0.0"),

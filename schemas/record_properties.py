@@ -19,6 +19,8 @@
     range_end        the same for the end of the range. Start and end are in clustering order, as in the commit log
     range_start_inclusive, range_end_inclusive    `true` or `false`
     range_reversed   JSON list of the clustering columns with descending order, named as in the key. Absent: none
+    range_types      JSON object of the clustering columns of type `inet` and `uuid`, named as in the key, with their
+                     type: the key's schema does not show their order. Absent: none, or a record of an earlier version
     snapshot         `true` on backfilled rows
     expiry           `true` on records without a change: a part of the row has expired
 """
@@ -40,6 +42,7 @@ __all__ = [
     "RANGE_REVERSED",
     "RANGE_START",
     "RANGE_START_INCLUSIVE",
+    "RANGE_TYPES",
     "ROW_MARKER",
     "SEGPOS",
     "SNAPSHOT",
@@ -66,5 +69,6 @@ RANGE_END: Final = "range_end"
 RANGE_START_INCLUSIVE: Final = "range_start_inclusive"
 RANGE_END_INCLUSIVE: Final = "range_end_inclusive"
 RANGE_REVERSED: Final = "range_reversed"
+RANGE_TYPES: Final = "range_types"
 SNAPSHOT: Final = "snapshot"
 EXPIRY: Final = "expiry"

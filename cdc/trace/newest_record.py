@@ -84,6 +84,7 @@ class _Ranges:
             range_start_inclusive=told.get(names.RANGE_START_INCLUSIVE),
             range_end_inclusive=told.get(names.RANGE_END_INCLUSIVE),
             range_reversed=json.dumps(list(self._projection.reversed_names)),
+            range_types=json.dumps(self._projection.unshown_types),
             schema_version=_VERSION,
         )
         try:

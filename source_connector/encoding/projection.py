@@ -7,12 +7,12 @@ so the bytes of a row are always written with the schema with which the row was 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from schemas.avro_names import avro_names
 from schemas.cql_identifier import quoted
-from schemas.cql_type import is_multi_cell
+from schemas.cql_type import NativeType, is_multi_cell
 from schemas.cql_value import CqlValueError, has_decimal, split_partition_key
 from schemas.hidden_columns import HiddenColumns, Hiding
 from schemas.mutation_event import MutationEvent, MutationKind
@@ -33,6 +33,8 @@ _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
 _KEY_VALUE_AVRO: Final = DataFormat.KEY_VALUE_AVRO
+# In Avro an inet is a text like any other, and a uuid has the type of a timeuuid.
+_UNSHOWN: Final = frozenset({"inet", "uuid"})
 
 
 class Projection:
@@ -101,6 +103,7 @@ class Projection:
         ]
         """Regular columns whose cells have a TTL each, and their indexes in the value columns; -1 if not selected."""
         self._reversed_names = _field_names(table.primary_key, [each for each in table.clustering_key if each.reversed])
+        self._unshown_types = _unshown_types(table)
         self.row_selection: Final = Selection(
             key_columns=(),
             value_columns=self.value_columns or table.primary_key,
@@ -237,6 +240,11 @@ class Projection:
         return self._reversed_names
 
     @property
+    def unshown_types(self) -> Mapping[str, str]:
+        """Types of the clustering columns whose order the key's Avro schema does not show, by field name."""
+        return self._unshown_types
+
+    @property
     def hidden(self) -> dict[str, Hiding]:
         """Columns whose values are not published unchanged, and how they are hidden."""
         return {} if self._published is None else self._published.hidden
@@ -276,6 +284,16 @@ def _field_names(record: Sequence[ColumnMetadata], columns: Sequence[ColumnMetad
     names = [each.name for each in record]
     fields = dict(zip(names, avro_names(names), strict=True))
     return [fields.get(each.name, each.name) for each in columns]
+
+
+def _unshown_types(table: TableMetadata) -> dict[str, str]:
+    names = _field_names(table.primary_key, table.clustering_key)
+    types = [each.type for each in table.clustering_key]
+    return {
+        name: each.name
+        for name, each in zip(names, types, strict=True)
+        if isinstance(each, NativeType) and each.name in _UNSHOWN
+    }
 
 
 # The exceptions of fastavro for a value that does not fit its schema.

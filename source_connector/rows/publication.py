@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from schemas import record_properties as names
@@ -98,8 +98,10 @@ def _bounds(projection: Projection, partition_key: bytes, bounds: RangeBounds) -
             properties[name] = base64.b64encode(key).decode()
     if projection.reversed_names:
         properties[names.RANGE_REVERSED] = _json(projection.reversed_names)
+    if projection.unshown_types:
+        properties[names.RANGE_TYPES] = _json(projection.unshown_types)
     return properties
 
 
-def _json(texts: Sequence[str]) -> str:
-    return json.dumps(list(texts), ensure_ascii=False, separators=(",", ":"))
+def _json(texts: Sequence[str] | Mapping[str, str]) -> str:
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

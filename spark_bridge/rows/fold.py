@@ -156,7 +156,8 @@ class _Placed(NamedTuple):
 class Bounds(NamedTuple):
     """The range of a range deletion, as the record's properties describe it.
 
-    The bounds are Avro keys of `schema_version`, as base64. `range_reversed` is a JSON list of column names.
+    The bounds are Avro keys of `schema_version`, as base64. `range_reversed` is a JSON list of column names,
+    `range_types` a JSON object of types by column name (None: no such column, or a record of an earlier version).
     """
 
     range_start: str | None
@@ -164,6 +165,7 @@ class Bounds(NamedTuple):
     range_start_inclusive: str | None
     range_end_inclusive: str | None
     range_reversed: str | None
+    range_types: str | None
     schema_version: int
 
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from schemas.long_numbers import decimal_of
 from spark_bridge.rows.avro_types import AvroType, bare_type, named_records
@@ -29,6 +30,7 @@ KeySchemas: TypeAlias = "Sequence[tuple[int, AvroRecord]]"
 
 _Values = Sequence[Any]
 _Comparable = Callable[[Any], Any]
+_Types = tuple[str | None, ...]
 
 
 class RangeScope:
@@ -37,7 +39,7 @@ class RangeScope:
     def __init__(self, schemas: KeySchemas) -> None:
         self._schemas = dict(schemas)
         # filled in the process that uses them, which is another one
-        self._readers: dict[int, _KeyReader] = {}
+        self._readers: dict[tuple[int, _Types], _KeyReader] = {}
         self._known: dict[Bounds, _Range] = {}
 
     def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
@@ -48,15 +50,19 @@ class RangeScope:
         known = self._known.get(bounds)
         if known is None:
             known = self._known[bounds] = self._range(bounds)
-        return known.holds(self._reader(key_version).clustering(key))
+        return known.holds(self._reader(key_version, known.types).clustering(key))
 
-    def _reader(self, version: int) -> _KeyReader:
-        if version not in self._readers:
-            self._readers[version] = _KeyReader(self._schemas[version])
-        return self._readers[version]
+    def _reader(self, version: int, types: _Types) -> _KeyReader:
+        reader = self._readers.get((version, types))
+        if reader is None:
+            reader = self._readers[version, types] = _KeyReader(self._schemas[version], types)
+        return reader
 
     def _range(self, bounds: Bounds) -> _Range:
-        reader = self._reader(bounds.schema_version)
+        known = json.loads(bounds.range_types or "{}")
+        # by position, because a later version of the schema may have other names
+        types = tuple(known.get(each["name"]) for each in _clustering_fields(self._schemas[bounds.schema_version]))
+        reader = self._reader(bounds.schema_version, types)
         backwards = json.loads(bounds.range_reversed or "[]")
 
         def bound(text: str | None) -> _Values | None:
@@ -68,6 +74,7 @@ class RangeScope:
             has_start=bounds.range_start_inclusive == "true",
             has_end=bounds.range_end_inclusive == "true",
             reversed=tuple(each in backwards for each in reader.clustering_names),
+            types=types,
         )
 
 
@@ -75,7 +82,7 @@ class RangeScope:
 class _Range:
     """Bounds as values of the clustering columns, with None after the bound's prefix.
 
-    A bound is None if that end is open.
+    A bound is None if that end is open. `types`: the CQL types of the columns whose order Avro does not show, else None.
     """
 
     start: _Values | None
@@ -83,6 +90,7 @@ class _Range:
     has_start: bool
     has_end: bool
     reversed: Sequence[bool]
+    types: _Types
 
     def holds(self, row: _Values) -> bool:
         after_start = self.start is None or self._within(row, self.start, self.has_start, 1)
@@ -106,13 +114,15 @@ class _Range:
 class _KeyReader:
     """Keys of one schema version."""
 
-    def __init__(self, schema: AvroRecord) -> None:
+    def __init__(self, schema: AvroRecord, types: _Types) -> None:
         self._named = named_records(schema)
         self._read = record_reader(schema)
-        # clustering columns are unions with null
-        clustering = [each for each in schema["fields"] if isinstance(each["type"], list)]
+        clustering = _clustering_fields(schema)
         self.clustering_names = [str(each["name"]) for each in clustering]
-        self._comparables = [self._comparable(each["type"]) for each in clustering]
+        self._comparables = [
+            _BY_TYPE.get(cql_type or "") or self._comparable(each["type"])
+            for each, cql_type in zip(clustering, types, strict=True)
+        ]
 
     def clustering(self, key: bytes) -> _Values:
         """Values of the clustering columns, in a form that Python compares as Cassandra does."""
@@ -145,6 +155,13 @@ class _KeyReader:
                 return lambda value: value
 
 
+def _clustering_fields(schema: AvroRecord) -> list[Any]:
+    """The fields of the clustering columns: unions with null."""
+    fields = schema["fields"]
+    assert isinstance(fields, list)
+    return [each for each in fields if isinstance(each["type"], list)]
+
+
 def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comparable]]) -> list[tuple[object, ...]]:
     """Sort key of a tuple or a user type: field by field, null first."""
     return [() if values[name] is None else (comparable(values[name]),) for name, comparable in parts]
@@ -153,8 +170,8 @@ def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comp
 def _uuid_order(text: str) -> tuple[str, str, bytes]:
     """Sort key of a uuid or timeuuid: by version, then version 1 by its time and its signed last bytes, others by all bytes.
 
-    Avro has the same type for both. So uuids of version 1 with the same time have the order of timeuuids, whose last bytes
-    are signed: that of minTimeuuid and maxTimeuuid depends on it. Only a `uuid` column with such values has another order.
+    Avro has the same type for both. If a record does not say which one it is, uuids of version 1 with the same time have
+    the order of timeuuids, whose last bytes are signed: that of minTimeuuid and maxTimeuuid depends on it.
     Cassandra source: o.a.c.db.marshal.UUIDType.compareCustom, TimeUUIDType.compareCustom.
     """
     version = text[14]
@@ -162,6 +179,21 @@ def _uuid_order(text: str) -> tuple[str, str, bytes]:
         return version, text, b""
     last = bytes.fromhex(text[19:].replace("-", ""))
     return version, text[15:18] + text[9:13] + text[:8], bytes(each ^ 0x80 for each in last)
+
+
+def _plain_uuid_order(text: str) -> tuple[str, str, bytes]:
+    """Sort key of a uuid in a `uuid` column, where the last bytes of version 1 are unsigned, too."""
+    version, time, last = _uuid_order(text)
+    return version, time, bytes(each ^ 0x80 for each in last)
+
+
+def _inet_order(text: str) -> bytes:
+    """Sort key of an inet: its 4 or 16 bytes."""
+    return ip_address(text).packed
+
+
+_BY_TYPE: Final[Mapping[str, _Comparable]] = {"inet": _inet_order, "uuid": _plain_uuid_order}
+"""The comparables of types whose order Avro does not show."""
 
 
 def float_order(value: float) -> tuple[bool, float, float]:

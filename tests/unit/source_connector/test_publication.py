@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from uuid import UUID
 
+import pytest
+
 from schemas.mutation_event import MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.rows.publication import event_time_ms, marker_properties, row_properties, survivor_properties
@@ -57,6 +59,15 @@ def test_a_range_deletion_tells_its_bounds_as_keys() -> None:
         "range_end_inclusive": "true",
         "range_reversed": '["d"]',
     }
+
+
+@pytest.mark.parametrize(("cql_type", "types"), [("inet", '{"the_u0020_day":"inet"}'), ("timeuuid", None)])
+def test_a_range_deletion_tells_the_types_whose_order_the_key_does_not_show(cql_type: str, types: str | None) -> None:
+    """An inet is a text in Avro."""
+    projection = Projection(table(clustering_key=("the day",), clustering_type=cql_type))
+    scope = RangeBounds(start=(), start_inclusive=True, end=(), end_inclusive=True)
+    (deleted,) = pending(event(kind=MutationKind.RANGE_DELETION, writetime_us=9, bounds=scope))
+    assert marker_properties(projection, deleted).get("range_types") == types
 
 
 def test_columns_are_named_as_the_fields_of_the_record() -> None:

@@ -173,6 +173,7 @@ def told_of(change: Change, position: int) -> Told:
                 *map(bound_of, (start, end)),
                 *[str(each).lower() for each in (has_start, has_end)],
                 None,
+                None,
                 VERSION,
             ]
             given.update(scope=RANGE, key=key_of(), bounds=dict(zip(BOUNDS, bounds, strict=True)))

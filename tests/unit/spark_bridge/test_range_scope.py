@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -83,10 +84,11 @@ class Table:
         *,
         closed: tuple[bool, bool],
         reversed_: str = "[]",
+        types: str | None = None,
     ) -> Bounds:
         first, last = (base64.b64encode(self.key(each)).decode() if each else None for each in (start, end))
         has_first, has_last = (str(each).lower() for each in closed)
-        return Bounds(first, last, has_first, has_last, reversed_, VERSION)
+        return Bounds(first, last, has_first, has_last, reversed_, types, VERSION)
 
 
 @pytest.mark.parametrize(("cql_type", "values"), ORDERS)
@@ -103,6 +105,45 @@ def test_values_compare_as_in_cassandra(cql_type: str, values: Sequence[object],
             first, last = at + (not closed), at + closed
             assert [table.covers(behind, each, VERSION) for each in keys] == [n >= first for n in range(len(keys))]
             assert [table.covers(before, each, VERSION) for each in keys] == [n < last for n in range(len(keys))]
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "values"),
+    [
+        (
+            "inet",  # by bytes: 4 or 16 of them
+            ("0:0:0:0:0:ffff:a00:1", "9.0.0.0", "10.0.0.1", "10.0.0.20", "2001:db8:0:0:0:0:0:1", "100.0.0.0"),
+        ),
+        (
+            "uuid",
+            (
+                "00000000-0001-1000-8000-000000000000",
+                "00000000-0000-1001-7f7f-7f7f7f7f7f7f",
+                "00000000-0000-1001-8080-808080808080",
+                "00000000-0000-4000-8000-000000000000",
+            ),
+        ),
+    ],
+)
+def test_a_type_that_avro_does_not_show_is_told_by_the_marker(cql_type: str, values: Sequence[str]) -> None:
+    """Also for keys of a later schema version, in which the column has another name."""
+    table, types = Table(c=cql_type), json.dumps({"c": cql_type})
+    schemas = [table_schemas(partition_key={"pk": "text"}, clustering={each: cql_type}, regular={})[0] for each in "cd"]
+    covers = RangeScope([(VERSION + at, cast("AvroRecord", each)) for at, each in enumerate(schemas)])
+    for at, value in enumerate(values):
+        bounds = table.bounds({"c": value}, {}, closed=(True, False), types=types)
+        for version in (VERSION, VERSION + 1):
+            found = [covers(bounds, table.key({"c": each}), version) for each in values]
+            assert found == [n >= at for n in range(len(values))]
+
+
+def test_addresses_are_texts_where_no_type_is_told() -> None:
+    """In markers of earlier versions."""
+    table = Table(c="inet")
+    nine, ten = ({"c": each} for each in ("9.0.0.0", "10.0.0.1"))
+    assert not table.covers(table.bounds(nine, {}, closed=(True, False)), table.key(ten), VERSION)
+    told = table.bounds(nine, {}, closed=(True, False), types='{"c":"inet"}')
+    assert table.covers(told, table.key(ten), VERSION)
 
 
 def test_two_columns_may_have_the_same_named_type() -> None:

@@ -91,3 +91,12 @@ def test_range_deletions_take_the_rows_between_their_bounds(spark: SparkSession,
     found = rows_by_case(spark, data_topic(*WIDE), cases, "pk a b")
     left = {name: " ".join(f"{a}{b}" for _, a, b in rows) for name, rows in found.items()}
     assert left == {name: f"{rows} 9later" for name, _, rows in RANGES}
+
+
+def test_a_range_of_addresses_is_compared_by_their_bytes(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """In Avro an inet is a text. The marker of the deletion tells its type."""
+    rows = [row("p", 1, address, 0) for address in ("9.0.0.0", "10.0.0.1", "10.0.0.9", "100.0.0.0")]
+    bounds = {"start": {"a": 1, "b": "9.0.0.0"}, "end": {"a": 1, "b": "10.0.0.9"}}
+    marker = range_deletion("p", **bounds, start_inclusive=False, types={"b": "inet"})
+    found = rows_by_case(spark, data_topic(*WIDE), [("addresses", [*rows, marker], [])], "pk a b")
+    assert found == {"addresses": [("p", 1, "100.0.0.0"), ("p", 1, "9.0.0.0")]}

@@ -81,9 +81,10 @@ def range_deletion(
     start_inclusive: bool = True,
     end_inclusive: bool = True,
     backwards: Sequence[str] = (),
+    types: Mapping[str, str] | None = None,
 ) -> Record:
     """The marker of a deleted range. `start`, `end`: bounds by clustering column. `backwards`: columns in reversed
-    order."""
+    order. `types`: types of columns whose order the key's schema does not show."""
     write = record_writer(WIDE[0])
     properties = {"kind": "range_deletion", "table_id": OLD, "deletion_time": "2000"}
     for name, bound in (("range_start", start), ("range_end", end)):
@@ -95,6 +96,8 @@ def range_deletion(
     }
     if backwards:
         properties["range_reversed"] = json.dumps(backwards)
+    if types:
+        properties["range_types"] = json.dumps(types)
     return Record(key={"pk": pk}, properties=properties)
 
 

@@ -85,4 +85,4 @@ class RepairTarget:
         if self.hides_key:
             raise UnwritableKeyError(NativeType("text"), "of a hidden key column")
         avro = bytes(row.topic.key_bytes)
-        return keys.static_row_of(avro) if is_static else keys.of(avro)
+        return keys.static_row_of(avro) if is_static else keys.row_of(avro)

@@ -60,6 +60,10 @@ class RowKeys:
         )
         return RowKey(avro=avro, parts=parts, has_row=all(each is not None for each in parts[self._width :]))
 
+    def row_of(self, avro: bytes) -> RowKey:
+        """As `of`, for a key that is surely that of a row. Clustering values that are null in Avro have no bytes."""
+        return RowKey(avro=avro, parts=tuple(each or b"" for each in self.of(avro).parts), has_row=True)
+
     def avro_of(self, parts: Sequence[bytes | None]) -> bytes:
         """The Avro form of a key, from the CQL bytes of its columns. Raises CqlValueError."""
         pairs = zip(self._columns, parts, strict=True)

@@ -123,3 +123,11 @@ def test_a_row_of_equal_decimals_has_one_key() -> None:
     one, one_too = (keys.avro_of((b"\0\0\0\1", bytes.fromhex(each))) for each in ("000000010a", "0000000264"))
     assert one == one_too
     assert keys.of(one).parts == (b"\0\0\0\1", bytes.fromhex("0000000001"))
+
+
+def test_a_row_may_have_a_clustering_value_without_bytes() -> None:
+    """In Avro it is null, as in the key of a static row."""
+    keys = RowKeys(table(NativeType("int"), "int", "text"))
+    avro = keys.avro_of((b"\0\0\0\1", b"", b""))
+    assert (keys.row_of(avro).parts, keys.row_of(avro).has_row) == ((b"\0\0\0\1", b"", b""), True)
+    assert keys.of(avro).has_row is False

@@ -1,11 +1,14 @@
-"""Values that Cassandra treats as equal although their bytes differ: 1.0 and 1.00, or a varint with superfluous bytes.
+"""Values that Cassandra treats as equal although their bytes differ: 1.0 and 1.00, a varint with superfluous bytes, the
+many forms of NaN, or of true.
 
 Rows and cells whose names are equal in this sense are one row and one cell. They keep the bytes of the first name.
-Cassandra source: o.a.c.db.marshal.DecimalType.compareCustom, IntegerType.compareCustom. Pure.
+Cassandra source: compareCustom of DecimalType, IntegerType, DoubleType, FloatType and BooleanType in o.a.c.db.marshal.
+Pure.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -41,6 +44,12 @@ def canonical_form(cql_type: CqlType) -> _Canonical | None:
             return minimal_varint
         case NativeType("decimal"):
             return _decimal
+        case NativeType("double"):
+            return _floating(struct.Struct(">d"))
+        case NativeType("float"):
+            return _floating(struct.Struct(">f"))
+        case NativeType("boolean"):
+            return lambda data: b"\1" if any(data) else data
         case ListType(element) | SetType(element):
             return _of_parts([element], _INT32.size)
         case MapType(key, value):
@@ -107,6 +116,16 @@ def _decimal(data: bytes) -> bytes:
         unscaled //= 10
         scale -= 1
     return _INT64.pack(scale) + unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _floating(form: struct.Struct) -> _Canonical:
+    """The bytes themselves, except for NaN, of which Java compares one form. -0.0 and 0.0 are two values."""
+    nan = form.pack(math.nan)
+
+    def one(data: bytes) -> bytes:
+        return nan if data and math.isnan(*form.unpack(data)) else data
+
+    return one
 
 
 def _of_parts(types: Iterable[CqlType], header: int) -> _Canonical | None:

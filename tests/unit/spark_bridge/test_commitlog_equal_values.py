@@ -51,6 +51,14 @@ _USER_TYPE = UserType("k", "t", ("a", "b"), (_DECIMAL, _INT), True)
         (_DECIMAL, [_decimal(1, 2**31 - 1), _decimal(10, 2**31 - 1)[:4] + b"\x00\x01"], [_decimal(1, -(2**31))]),
         (_VARINT, [b"\x01", b"\x00\x01"], [b"\x00", b"\xff", b""]),
         (_VARINT, [b"\xff", b"\xff\xff\xff"], [b"\x00\xff"]),
+        (
+            NativeType("double"),
+            [bytes.fromhex(each) for each in ("7ff8000000000000", "fff8000000000000", "7ff8000000000001")],
+            [struct.pack(">d", each) for each in (0.0, -0.0, float("inf"))] + [b""],
+        ),
+        (NativeType("double"), [bytes(8)], [struct.pack(">d", -0.0)]),
+        (NativeType("float"), [bytes.fromhex(each) for each in ("7fc00000", "ffc00000")], [bytes(4), b""]),
+        (NativeType("boolean"), [b"\1", b"\2"], [b"\0", b""]),
         (ListType(_DECIMAL, True), [_collection(1, _ONE), _collection(1, _ONE_TOO)], [_collection(2, _ONE, _ONE)]),
         (
             MapType(_INT, SetType(_DECIMAL, True), True),
@@ -76,7 +84,7 @@ def test_equal_values_have_one_form(cql_type: CqlType, same: Sequence[bytes], ot
     assert form(same[0]) not in {form(each) for each in other}
 
 
-@pytest.mark.parametrize("cql_type", [_INT, NativeType("double"), MapType(_INT, _INT, True), VectorType(_INT, 2)])
+@pytest.mark.parametrize("cql_type", [_INT, NativeType("inet"), MapType(_INT, _INT, True), VectorType(_INT, 2)])
 def test_other_types_cost_nothing(cql_type: CqlType) -> None:
     """Cassandra compares the bytes of these types, so changes pass unchanged."""
     assert canonical_form(cql_type) is None

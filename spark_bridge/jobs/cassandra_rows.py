@@ -72,6 +72,8 @@ _ARROW: Final = pa.schema(
         ("row_writetime_us", pa.int64()),
     ]
 )
+# The exceptions of fastavro for a value that does not fit its schema.
+_AVRO_ERRORS: Final = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 RawRow = tuple[bytes, bytes | None, bool, int | None, list[bytes | None], int, int | None]
 """The columns of `_ARROW`."""
 
@@ -285,18 +287,31 @@ class RangeReader:
         rows: list[RawRow] = []
         try:
             for raw in session.execute(statement, (low, high)):
-                row = self._row(raw)
+                row = self._converted(raw)
                 if row is None:
                     continue
                 rows.append(row)
                 if len(rows) == _ROWS_PER_BATCH:
                     yield _batch(rows)
                     rows = []
-        except (NoHostAvailable, DriverException, RequestExecutionException, OperationTimedOut, CqlValueError) as error:
+        except (NoHostAvailable, DriverException, RequestExecutionException, OperationTimedOut) as error:
             place = f"{self._access.address}, {self._table.full_name}, tokens ({low}, {high}]"
             raise CassandraReadError(place, f"cannot be read ({one_line(error)})") from None
         if rows:
             yield _batch(rows)
+
+    def _converted(self, raw: Sequence[bytes | None]) -> RawRow | None:
+        """As `_row`. Raises CassandraReadError, which names the row, if a value has no form in the table's Avro schema."""
+        try:
+            return self._row(raw)
+        except (CqlValueError, *_AVRO_ERRORS) as error:
+            key = "(hidden)"
+            if self._published is None or not self._published.hides_key:
+                key = " ".join(
+                    "null" if each is None else f"0x{each.hex()}" for each in raw[: len(self._table.primary_key)]
+                )
+            reason = f"the row with the key {key} cannot be converted ({one_line(error)}); correct it in Cassandra"
+            raise CassandraReadError(f"{self._access.address}, {self._table.full_name}", reason) from None
 
     def _row(self, raw: Sequence[bytes | None]) -> RawRow | None:
         """The row by `_ARROW`; None if its write times are outside of `written`."""

@@ -11,6 +11,7 @@ import pytest
 from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from spark_bridge.errors import CassandraReadError
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, token_ranges
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
@@ -82,3 +83,20 @@ def test_a_row_is_read_for_the_write_time_of_its_newest_cell_or_static_cell(
     assert (row is not None) == is_read
     if row is not None:
         assert row[2:] == (True, name_us, [b"\0\0\0\1", b"\0\0\0\2"], -7, name_us)
+
+
+@pytest.mark.parametrize(
+    ("key", "tags", "shown"),
+    [
+        (b"", None, "the key 0x 0x00000007 cannot be converted"),  # an empty int: a partition key may have one
+        (b"\0\0\0\1", b"\0\0\0\1\0\0\0\1\xff", "the key 0x00000001 0x00000007 cannot be converted"),
+    ],
+)
+def test_a_row_that_has_no_avro_form_is_named(key: bytes, tags: bytes | None, shown: str) -> None:
+    """It ended the job with Spark's traceback, which did not say which row it was."""
+    reader = RangeReader(CassandraAccess(contact_points=("127.0.0.1",)), _TABLE)
+    raw = [key, b"\0\0\0\7", None, tags, None, None, None, bytes(8)]
+    with pytest.raises(
+        CassandraReadError, match=rf"Cassandra at 127.0.0.1:9042, shop.t: the row with {shown} .*; correct it"
+    ):
+        reader._converted(raw)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge import current_table
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
 from tests.topics.table_records import (
     BEFORE_T,
     OLD,
@@ -103,3 +103,45 @@ def test_static_columns_may_be_named_where_the_records_do_not(spark: SparkSessio
     )
     assert rows_of(spark, topic, static_columns=["s", "t"]) == [("p", 1, "x", 1, "new", None)]
     assert rows_of(spark, topic, static_columns=[]) == [("p", 1, "x", 1, "old", None)]
+
+
+def test_a_table_of_many_columns_is_decoded_in_methods_that_java_compiles(
+    spark: SparkSession, data_topic: MakeTopic
+) -> None:
+    """The condition for rows with static columns is not repeated for each column.
+
+    HotSpot interprets methods of more than 8,000 bytes, and Spark cannot compile those of more than 64 KiB.
+    """
+    columns = [f"c{number}" for number in range(10)]
+    topic = data_topic(
+        *table_schemas(
+            partition_key={"pk": "text"},
+            clustering={"a": "int"},
+            regular=dict.fromkeys(columns, "int"),
+            static={"s": "text"},
+        )
+    )
+    topic.write(
+        Record(
+            key={"pk": "p", "a": 1},
+            value={"s": "x"} | dict.fromkeys(columns, 7),
+            properties={"kind": "row", "table_id": OLD, "writetime": "1000", "static_columns": '["s"]'},
+        )
+    )
+    found = current_table(spark, topic.options)
+    assert [row.asDict() for row in found.collect()] == [{"pk": "p", "a": 1, "s": "x"} | dict.fromkeys(columns, 7)]
+    sizes = _method_sizes(spark, found)
+    assert len(sizes) >= 3
+    assert 0 < min(sizes) <= max(sizes) < 8_000
+
+
+def _method_sizes(spark: SparkSession, frame: DataFrame) -> list[int]:
+    """The bytes of the largest method of each part of the plan that is compiled as a whole; -1: not compilable."""
+    debug = spark.sparkContext._jvm.org.apache.spark.sql.execution.debug.package  # type: ignore[union-attr]
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        plan = frame.select("*")._jdf.queryExecution().executedPlan()
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    parts = debug.codegenStringSeq(plan)
+    return [parts.apply(at)._3().maxMethodCodeSize() for at in range(parts.size())]

@@ -13,7 +13,8 @@ A drop is found when the node's schema lacks a table that was there before. It i
 
 A clearing is stored when the broker has it on every partition, and has the events that were published again. After a
 crash before that, both are published again. Their segments stay until then. If the topic of a truncation that is found
-late cannot be used, the events that are published again wait behind it, in memory or held on disk. The copy of the positions has this file, too (CopiedState).
+late cannot be used, the events that are published again wait behind it, in memory or held on disk. The copy of the
+positions has this file, too (CopiedState).
 """
 
 from __future__ import annotations
@@ -257,10 +258,10 @@ class Clearings:
                     raise StoppedError
                 self._publish_truncation(table_id, each)
 
-    def _publish_truncation(self, table_id: UUID, pending: _Pending) -> bool:
+    def _publish_truncation(self, table_id: UUID, pending: _Pending, *, is_tried: bool = True) -> bool:
         """Publish it now; False if later events of the table wait for it, because it has to be tried again."""
         # If an earlier truncation of the table is awaited, this one replaces it.
-        if table_id not in self._awaited and self._publish(table_id, pending, pending.place):
+        if is_tried and table_id not in self._awaited and self._publish(table_id, pending, pending.place):
             return True
         pending.state = _State.AWAITED
         message = self._message(table_id, pending, pending.place)
@@ -273,8 +274,8 @@ class Clearings:
     def publish_due(self, log: LogState, read_again: PublishAgain) -> None:
         """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
 
-        After the first failure the other clearings wait for the next call. So a broker that does not answer blocks the
-        reader once, and not once for each table of a keyspace that was dropped. Raises StoppedError.
+        After the first failure no other clearing is tried. So a broker that does not answer blocks the reader once, and
+        not once for each table of a keyspace that was dropped. Raises StoppedError.
         """
         now = time.monotonic()
         due = [
@@ -306,10 +307,22 @@ class Clearings:
         return [each for each in self._pending.items() if each[1].state is _State.FOUND and now >= each[1].due_at]
 
     def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: LogState, read_again: PublishAgain) -> bool:
-        """Publish these clearings; False after the first failure."""
+        """Publish these clearings; False after the first failure.
+
+        The others are not tried then. Drops wait for the next call. Truncations are awaited at once: the reader may read
+        on after this call, and the segments with the events behind them may be deleted.
+        """
         if due and not self._wait_for_events() and self._stopping.is_set():
             raise StoppedError
-        return all(self._publish_due(table_id, each, log, read_again) for table_id, each in due)
+        is_answered = True
+        for table_id, each in due:
+            if is_answered:
+                is_answered = self._publish_due(table_id, each, log, read_again)
+            elif self._stopping.is_set():
+                raise StoppedError
+            elif each.kind is ClearingKind.TRUNCATION:
+                self._publish_late(table_id, each, read_again, is_tried=False)
+        return is_answered
 
     def _finish_awaited(self, read_again: PublishAgain) -> None:
         for table_id, each in list(self._pending.items()):
@@ -332,8 +345,17 @@ class Clearings:
         if pending.kind is ClearingKind.DROP:
             segment_id, position = log.read_place()
             return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))
+        return self._publish_late(table_id, pending, read_again)
+
+    def _publish_late(
+        self, table_id: UUID, pending: _Pending, read_again: PublishAgain, *, is_tried: bool = True
+    ) -> bool:
+        """Publish a truncation that the reader has passed, and the events behind it once more; False if it is awaited.
+
+        `is_tried`: False to let it be awaited in any case.
+        """
         pending.is_late = True
-        if not self._publish_truncation(table_id, pending):
+        if not self._publish_truncation(table_id, pending, is_tried=is_tried):
             if self._awaited.wants_repetition(table_id):
                 # Now, because the topic may stay away for longer than the segments.
                 pending.repeated = read_again(table_id, pending.place.segment_id, pending.place.position)

@@ -442,6 +442,46 @@ def test_events_behind_a_truncation_that_is_found_late_outlast_their_segment(
     assert "verify" not in caplog.text
 
 
+class _SlowBroker(_Broker):
+    """A broker that needs some time to refuse a truncation."""
+
+    def open_clearings(self, topic: str) -> list[EventProducer]:
+        if topic in self.refused_topics:
+            time.sleep(0.7)
+        return super().open_clearings(topic)
+
+
+def test_the_events_behind_the_second_of_two_late_truncations_outlast_their_segment(
+    tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both topics are away. The reader does not read on before both truncations wait for their topics."""
+    broker = _SlowBroker()
+    monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
+    agent = _PublishingAgent(tmp_path, tables, broker)
+    content = segment_bytes(_ID, [[_OTHER, _MINE], [_MINE], [_MINE, _MINE, _MINE]])
+    other_id = UUID(bytes=_OTHER[1:17])
+    topic, other = _topic(tables), f"{_PREFIX}{tables.tables[other_id].full_name}"
+    agent.segment(_ID, content, str(len(content)))
+    agent.start()
+    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
+    places = broker.order(topic)
+    broker.refused_topics |= {topic, other}
+    broker.lost_topics |= {topic, other}
+    wait_until(lambda: not any(each.is_usable for each in agent.publisher.statuses.values()), "both are away", 20)
+    place = Truncation(_ID, len(segment_bytes(_ID, [[_OTHER, _MINE], [_MINE]])), 1_000)
+    tables.truncations = {other_id: place, _TABLE_ID: place}
+    agent.index(_ID, f"{len(content)}\nCOMPLETED")
+    wait_until(lambda: agent.files() == [], "the segment is deleted", 30)
+    broker.refused_topics.clear()
+    broker.lost_topics.clear()
+    wait_until(lambda: _stored_ids(agent) == {str(_TABLE_ID), str(other_id)}, "both are stored", 30)
+    assert "verify" not in caplog.text
+    wait_until(lambda: len(broker.order(topic)) == 9, "the events came once more", 20)
+    agent.stop()
+    assert broker.order(topic) == [*places, "T", *places[2:]]
+    assert broker.order(other)[-1] == "T"
+
+
 def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
     tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

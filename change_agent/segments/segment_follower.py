@@ -354,8 +354,17 @@ class SegmentFollower:
             end = _END if each in self._ended else self.reached(each)
             start = position if each == segment_id else 0
             if each >= segment_id > 0 and end > start:
+                self._open_stored(each)
                 parts.append(ReadPart(segment_id=each, path=self.listed[each].path, start=start, end=end))
         return self._repeating.run(table_id, parts)
+
+    def _open_stored(self, key: SegmentKey) -> None:
+        """Open the account of a segment that an earlier process has begun to read, if this one has not read on yet.
+
+        Without its account, the segment would not wait for events that are published again.
+        """
+        if key in self._stored.segments and key not in self._followed and key not in self._ended:
+            self._open_position(key, self.reached(key))
 
     def _read_ahead(self, segment: ReadableSegment, unsynced: UnsyncedReading) -> bool:
         """Read unsynced entries; True when the whole segment is written and read, so the next one may be read."""

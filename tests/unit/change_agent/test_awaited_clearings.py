@@ -485,7 +485,7 @@ def test_the_events_behind_the_second_of_two_late_truncations_outlast_their_segm
 def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
     tmp_path: Path, tables: MemoryTables, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk does not hold them. After a restart, they are read from the segment once more."""
+    """The disk does not hold them. After each restart, they are read from the segment once more."""
     broker = _Broker()
     monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
     agent = _PublishingAgent(tmp_path, tables, broker)
@@ -502,6 +502,12 @@ def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
         tables.truncations = {_TABLE_ID: _place()}
         wait_until(lambda: agent.positions.events == 3, "the events wait", 20)
         agent.index(_ID, f"{len(content)}\nCOMPLETED")
+        time.sleep(1.0)
+        agent.stop()
+        assert agent.files() != []
+        agent = _PublishingAgent(tmp_path, tables, broker)
+        agent.start()
+        wait_until(lambda: agent.positions.events == 3, "the events wait again", 20)
         time.sleep(1.0)
         agent.stop()
     assert agent.files() != []

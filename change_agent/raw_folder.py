@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,10 @@ from change_agent.cdc_raw.folder import list_folder
 from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
 from change_agent.configuration.config import AgentConfig
 from change_agent.configuration.option_types import commit_log_problem, is_same_folder
+from change_agent.metrics import AgentMetrics
 from change_agent.positions.offsets import has_positions
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
-from change_agent.standby import stop_signals
+from change_agent.standby import not_ready, stop_signals
 from schemas.errors import ConfigError
 
 __all__ = ["COMMIT_LOG_SETTING", "check_raw_folder"]
@@ -34,31 +35,52 @@ _FIRST_INDEXED_VERSION: Final = 7
 def check_raw_folder(config: AgentConfig, is_over: Callable[[], bool]) -> bool:
     """Raise ConfigError if `cdcRawDirectory` is the commit log's folder. Return False if the agent is not to start.
 
-    The node is asked only if the folder may be its commit log. An agent that has no positions yet waits for the answer;
-    SIGTERM, SIGINT and `is_over` end the wait.
+    The node is asked only if the folder may be its commit log. An agent that has no positions yet waits for the answer,
+    and answers over HTTP meanwhile; SIGTERM, SIGINT and `is_over` end the wait.
     """
-    folder = config.cdc_raw_directory
     if not _may_be_commit_log(config):
         return True
-    is_reported = False
-    with closing(NodeConnection.of(config)) as node, stop_signals() as stop_request:
+    with closing(NodeConnection.of(config)) as node, stop_signals() as stop_request, ExitStack() as waiting:
+        reason = ""
         while True:
             try:
-                commit_log = node.settings((COMMIT_LOG_SETTING,)).get(COMMIT_LOG_SETTING)
+                _refuse_commit_log(config.cdc_raw_directory, node)
             except NodeUnavailableError as error:
-                if error.is_refusal or has_positions(config.cdc_working_dir):
-                    return True
-                if not is_reported:
-                    _log.warning(
-                        "%s has segments and no index, as a commit log has: waiting for the node (%s)", folder, error
-                    )
-                    is_reported = True
+                if not _is_needed(config, error):
+                    break
+                if not reason:
+                    folder = config.cdc_raw_directory
+                    reason = f"{folder} has segments and no index, as a commit log has: waiting for the node ({error})"
+                    _log.warning("%s", reason)
+                    waiting.enter_context(not_ready(config, reason, AgentMetrics()))
                 if stop_request.wait(_PAUSE_S) or is_over():
                     return False
-                continue
-            if commit_log and is_same_folder(Path(commit_log), folder):
-                raise ConfigError.of("cdcRawDirectory", commit_log_problem(folder))
-            return True
+            else:
+                break
+        # A signal that came while the node was asked. The agent's own handlers, which are set later, never see it.
+        return not stop_request.take()
+
+
+def _refuse_commit_log(folder: Path, node: NodeConnection) -> None:
+    """Raise ConfigError if the node says that this is its commit log. Raises NodeUnavailableError."""
+    commit_log = node.settings((COMMIT_LOG_SETTING,)).get(COMMIT_LOG_SETTING)
+    if commit_log and is_same_folder(Path(commit_log), folder):
+        raise ConfigError.of("cdcRawDirectory", commit_log_problem(folder))
+
+
+def _is_needed(config: AgentConfig, error: NodeUnavailableError) -> bool:
+    """Return True if the agent waits for the node's answer. `error`: why it did not answer."""
+    if has_positions(config.cdc_working_dir):
+        return False
+    if error.is_refusal:
+        _log.warning(
+            "%s has segments and no index, as a commit log has: the node does not say whether it is; see that"
+            " cdcRawDirectory is its cdc_raw_directory, and grant the agent's role SELECT on system_views.settings, or set"
+            " cassandraYaml (%s)",
+            config.cdc_raw_directory,
+            error,
+        )
+    return not error.is_refusal
 
 
 def _may_be_commit_log(config: AgentConfig) -> bool:

@@ -18,7 +18,7 @@ from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.signal_request import SignalRequest
 from schemas.errors import ConfigError
 
-__all__ = ["NodeClaim", "only_agent", "stop_signals"]
+__all__ = ["NodeClaim", "not_ready", "only_agent", "stop_signals"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
@@ -65,7 +65,7 @@ def _claim(lock: FolderLock, config: AgentConfig, is_over: Callable[[], bool]) -
         f" `fuser -v {folder}` names it"
     )
     _log.warning("%s", reason)
-    with stop_signals() as stop_request, _answers(config, reason):
+    with stop_signals() as stop_request, not_ready(config, reason, AgentMetrics(standby=1)):
         while not (stop_request.wait(_LOOK_S) or is_over()):
             with suppress(OSError):  # the folder may be missing for a moment while the other agent still runs
                 if lock.take():
@@ -92,13 +92,13 @@ def _body(status: str, problems: list[str]) -> bytes:
 
 
 @contextmanager
-def _answers(config: AgentConfig, reason: str) -> Iterator[None]:
-    """Answer over HTTP that this agent is alive but not ready.
+def not_ready(config: AgentConfig, reason: str, metrics: AgentMetrics) -> Iterator[None]:
+    """Answer over HTTP that this agent is alive but not ready, for this reason.
 
-    If the other agent has the port, only the log says so.
+    If another agent has the port, only the log says so.
     """
     endpoint = None
-    page = MetricsPage(AgentMetrics(standby=1), dict)
+    page = MetricsPage(metrics, dict)
     if config.http_port is not None:
         with suppress(ConfigError):
             endpoint = HttpEndpoint(

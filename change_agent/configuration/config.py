@@ -47,6 +47,7 @@ from change_agent.configuration.option_types import (
     TablePatterns,
     TopicPrefix,
     commit_log_problem,
+    is_named_commit_log,
     is_same_folder,
 )
 from change_agent.configuration.server_options import CassandraOptions, PulsarOptions, read_secrets
@@ -321,21 +322,32 @@ def _fill_cdc_raw_directory(given: dict[str, object]) -> list[ConfigProblem]:
     path = given.get("cassandraYaml")
     if path is None:
         if "cdcRawDirectory" in given:
-            return []
+            return _commit_log_problems(Path(str(given["cdcRawDirectory"])), {})
         return [_problem("cdcRawDirectory", "is missing; set it to the node's cdc_raw_directory, or set cassandraYaml")]
     try:
         directory = cdc_raw_directory_of(Path(str(path)))
-        commit_log = settings_of(Path(str(path))).get("commitlog_directory")
+        settings = settings_of(Path(str(path)))
     except CassandraYamlError as error:
         return [_problem("cassandraYaml", str(error))]
     if directory is not None:
         given.setdefault("cdcRawDirectory", str(directory))
     if "cdcRawDirectory" not in given:
         return [_problem("cdcRawDirectory", f"is missing, and {path} does not name cdc_raw_directory; set it")]
-    raw = Path(str(given["cdcRawDirectory"]))
+    return _commit_log_problems(Path(str(given["cdcRawDirectory"])), settings)
+
+
+def _commit_log_problems(raw: Path, settings: Mapping[str, object]) -> list[ConfigProblem]:
+    """The problem of a folder that is the commit log by cassandra.yaml, or else by its name.
+
+    `settings`: those of cassandra.yaml, as far as they are known.
+    """
+    commit_log, cdc_raw = settings.get("commitlog_directory"), settings.get("cdc_raw_directory")
     if isinstance(commit_log, str) and is_same_folder(Path(commit_log), raw):
         return [_problem("cdcRawDirectory", commit_log_problem(raw))]
-    return []
+    if not is_named_commit_log(raw) or (isinstance(cdc_raw, str) and is_same_folder(Path(cdc_raw), raw)):
+        return []
+    hint = "; if the node's cdc_raw_directory has this name, set cassandraYaml to the file that says so"
+    return [_problem("cdcRawDirectory", commit_log_problem(raw) + hint)]
 
 
 def _segment_options(given: Mapping[str, object], reported: set[str]) -> SegmentOptions:

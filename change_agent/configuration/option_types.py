@@ -22,6 +22,7 @@ __all__ = [
     "TablePatterns",
     "TopicPrefix",
     "commit_log_problem",
+    "is_named_commit_log",
     "is_same_folder",
 ]
 
@@ -41,7 +42,7 @@ def _is_there(look: Callable[[], bool]) -> bool:
     """The result of `Path.is_dir` or `is_file`; also False for an impossible path, such as a name of 300 bytes."""
     try:
         return look()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: of a NUL in the path
         return False
 
 
@@ -66,8 +67,6 @@ def _raw_directory(path: Path) -> Path:
             f"{path} cannot be read and written by this user, and the agent deletes finished segments there: give the"
             " folder to Cassandra's group with mode 0775, and run the agent in this group (docs/install.md)"
         )
-    if path.resolve().name == "commitlog" and not any(path.glob("*_cdc.idx")):
-        raise ValueError(commit_log_problem(path))
     return path
 
 
@@ -77,6 +76,11 @@ def commit_log_problem(path: Path) -> str:
         f"{path} is the node's commit log, whose segments the agent would delete; set it to the node's cdc_raw_directory"
         " (see cassandra.yaml)"
     )
+
+
+def is_named_commit_log(path: Path) -> bool:
+    """Return True if a folder has the default name of Cassandra's commit log, and no index. Only cdc_raw has indexes."""
+    return _is_there(path.is_dir) and path.resolve().name == "commitlog" and not any(path.glob("*_cdc.idx"))
 
 
 def is_same_folder(one: Path, other: Path) -> bool:

@@ -390,3 +390,26 @@ def test_an_empty_folder_is_refused(needed: dict[str, object], option: str) -> N
     reason = _problems(needed | {option: ""})[option]
     assert reason.startswith("is empty; give a ")
     assert reason.endswith("leave the option out") == (option in {"spillDir", "archiveUrl"})
+
+
+def test_a_cdc_raw_that_is_called_like_a_commit_log_is_taken_when_cassandra_yaml_names_it(tmp_path: Path) -> None:
+    """Cassandra 3.11 writes no indexes there, by which the agent could tell the two apart."""
+    raw, node = tmp_path / "cdc" / "commitlog", tmp_path / "cassandra.yaml"
+    raw.mkdir(parents=True)
+    (raw / "CommitLog-6-1.log").write_bytes(b"")
+    options = {"cdcRawDirectory": str(raw), "cdcWorkingDir": str(tmp_path / "work")}
+    assert "if the node's cdc_raw_directory has this name, set cassandraYaml" in _problems(options)["cdcRawDirectory"]
+    node.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path}/log\ncdc_raw_directory: {raw}\n")
+    config = AgentConfig.from_mapping(options | {"cassandraYaml": str(node)}, {})
+    assert config.cdc_raw_directory == raw
+    # Without this setting, the file does not say what the folder is.
+    node.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path}/log\n")
+    assert "is the node's commit log" in _problems(options | {"cassandraYaml": str(node)})["cdcRawDirectory"]
+
+
+def test_a_folder_with_an_impossible_name_is_no_commit_log(tmp_path: Path) -> None:
+    """The comparison with the node's commit log ended with a traceback."""
+    node = tmp_path / "cassandra.yaml"
+    node.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path}\n")
+    options = {"cdcRawDirectory": "a\0b", "cdcWorkingDir": str(tmp_path / "work"), "cassandraYaml": str(node)}
+    assert "is not a directory" in _problems(options)["cdcRawDirectory"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -450,7 +451,8 @@ def _folder(raw: Path, settings: Mapping[str, object]) -> Iterator[Finding]:
         yield failure(str(raw), text, "set cdcRawDirectory to the node's cdc_raw_directory")
         return
     its_own = Path(str(settings.get("cdc_raw_directory", "")))
-    if its_own.is_absolute() and its_own.is_dir() and not is_same_folder(its_own, raw):
+    # os.path: False also where this user may not look.
+    if its_own.is_absolute() and os.path.isdir(its_own) and not is_same_folder(its_own, raw):  # noqa: PTH112
         text = f"the node writes to {its_own}, and the agent reads {raw}"
         yield warning(
             str(raw), text, "set cdcRawDirectory to the node's folder, unless the node sees it under another name"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  # for getaddrinfo: this user may not be able to read Python's library
 import os
 from collections.abc import Callable
 

@@ -667,6 +667,26 @@ def test_the_doctor_goes_on_behind_a_working_directory_that_it_may_not_look_at()
     assert f"{folder}/closed/work cannot be read (Permission denied)" in found
 
 
+def test_the_doctor_goes_on_behind_a_cdc_raw_of_the_node_that_it_may_not_look_at() -> None:
+    """The agent's user may have the folder under another name, and no right to look below /var/lib/cassandra."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "cdc_raw").mkdir()
+        (folder / "cdc_raw").chmod(0o777)
+        (folder / "closed" / "cdc_raw").mkdir(parents=True)
+        (folder / "closed").chmod(0)
+        node = {"cdc_enabled": True, "cdc_raw_directory": f"{folder}/closed/cdc_raw", "cdc_total_space_in_mb": 64}
+        (folder / "cassandra.yaml").write_text(json.dumps(node))
+        (folder / "agent.yaml").write_text(
+            f"cassandraYaml: {folder}/cassandra.yaml\ncdcRawDirectory: {folder}/cdc_raw\ncdcWorkingDir: {folder}/work\n"
+            "port: 1\n"
+        )
+        found = as_another_user(lambda: [each.text for each in agent_machine(str(folder / "agent.yaml"))])
+        (folder / "closed").chmod(0o700)
+    assert "can be read and written, has 0 B of 64.0 MiB" in found
+
+
 def test_a_keyspace_whose_writes_are_not_logged_is_named_with_the_statement() -> None:
     """Only keyspaces of tables with CDC are checked."""
     keyspaces = [{"keyspace_name": name, "durable_writes": name == "safe"} for name in ("safe", "Fast", "other")]

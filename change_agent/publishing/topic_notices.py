@@ -18,6 +18,8 @@ _log: Final = logging.getLogger(__name__)
 _MOST_NAMES: Final = 3
 # Reasons that no topic has any more are forgotten when there are as many in all.
 _MOST_REASONS: Final = 100
+# From this number of attempts on, which take about a minute, a further topic is named.
+_LATE: Final = 16
 _PARTITION: Final = re.compile(r"-partition-\d+")
 
 
@@ -43,7 +45,8 @@ class TopicNotices:
     def refused(self, topic: str, reason: str, attempt: int) -> None:
         """Note that a topic was refused. `attempt`: how often in a row.
 
-        A new reason is logged, and each doubling of the number of attempts.
+        A new reason is logged, and each doubling of the number of attempts. A topic that is refused long after others
+        with the same reason is named: the next doubling may be hours away.
         """
         # Texts of errors have the topic's name. Otherwise the topics have one reason while Pulsar is away.
         shared = _PARTITION.sub("", reason).replace(_local_name(topic), "*")
@@ -55,10 +58,13 @@ class TopicNotices:
         known = self._reasons.setdefault(shared, _Reason())
         known.topics[topic] = None
         is_due = attempt & (attempt - 1) == 0 and attempt > known.told_attempt
-        if is_due or not known.told_attempt:
+        is_new = attempt == 1 and known.told_attempt >= _LATE
+        if is_due or is_new or not known.told_attempt:
             known.told_attempt = attempt
-            told = reason if len(known.topics) == 1 else shared
-            _log.warning("waiting for %s: %s (attempt %d)", _some(known.topics), told, attempt)
+            topics = [topic] if is_new else known.topics
+            _log.warning(
+                "waiting for %s: %s (attempt %d)", _some(topics), reason if len(topics) == 1 else shared, attempt
+            )
 
     def _forget_old(self) -> None:
         """Forget the reasons that no topic has now: a text may have a number that is another one each time."""

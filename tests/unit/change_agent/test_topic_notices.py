@@ -93,6 +93,27 @@ def test_the_topic_that_is_back_is_named_when_the_other_one_has_another_reason(l
     ]
 
 
+def test_a_topic_that_is_refused_long_after_another_one_is_named(log: list[str]) -> None:
+    """The other one has the same reason, or this one had it in an earlier outage that ended with another reason."""
+    first, second = _TOPICS[:2]
+    notices = TopicNotices()
+    for attempt in range(1, 101):
+        notices.refused(first, f"{first} does not exist", attempt)
+    log.clear()
+    for attempt in range(1, 101):
+        notices.refused(second, f"{second} does not exist", attempt)
+    assert log[0] == f"waiting for {second}: {second} does not exist (attempt 1)"
+    assert len(log) == 7 and log[1].startswith("waiting for 2 topics (")
+    notices.refused(second, "connection refused", 101)
+    notices.recovered(second, 101)
+    log.clear()
+    notices.refused(second, f"{second} does not exist", 1)
+    assert log == [f"waiting for {second}: {second} does not exist (attempt 1)"]
+    for topic in _TOPICS[2:]:
+        notices.refused(topic, f"{topic} does not exist", 1)
+    assert len(log) == 1
+
+
 def test_reasons_with_a_number_are_not_remembered_without_end() -> None:
     """A text may have the id of a request."""
     notices = TopicNotices()

@@ -14,7 +14,7 @@ import click
 from cdc.commands.agent_options import config_option
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.findings import Finding, Level, as_bytes, as_duration
-from cdc.health.local_agents import local_agents
+from cdc.health.local_agents import local_agents, without_status
 from cdc.health.screen import console
 from change_agent.configuration.config import AgentConfig
 
@@ -36,14 +36,7 @@ def status(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
     cdc agent status --working-dir /var/lib/cassandra-cdc --json
     """
     directory = AgentConfig.working_dir_of(path) if working_dir is None else working_dir
-    try:
-        found, now_s = AgentStatus.of_folder(directory), time.time()
-    except NoStatusError as error:
-        running = next((each.pid for each in local_agents() if each.working_dir == directory.resolve()), None)
-        if running is None:
-            raise
-        text = f"process {running} runs and has written no status: it starts, or waits for another agent of its node; see its log"
-        raise NoStatusError(text) from error
+    found, now_s = _status_of(directory), time.time()
     findings = list(found.findings(now_s))
     if as_json:
         click.echo(json.dumps(found.content, indent=1))
@@ -65,6 +58,21 @@ def render(status: AgentStatus, findings: Sequence[Finding], now_s: float, width
             break_on_hyphens=False,
         )
     return lines
+
+
+def _status_of(directory: Path) -> AgentStatus:
+    """Read the status. Raises NoStatusError, also if an agent runs and the status is that of a process before it."""
+    try:
+        found = AgentStatus.of_folder(directory)
+    except NoStatusError as error:
+        if (text := without_status(directory, local_agents())) is None:
+            raise
+        raise NoStatusError(f"{text}; see its log") from error
+    if not (found.is_current(time.time()) or found.process_exists) and (
+        text := without_status(directory, local_agents())
+    ):
+        raise NoStatusError(f"{text}; see its log")
+    return found
 
 
 def _lines(status: AgentStatus, findings: Sequence[Finding], now_s: float) -> Iterator[tuple[str, str]]:

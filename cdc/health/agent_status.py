@@ -73,7 +73,7 @@ class AgentStatus:
             answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S, trust_env=False)
             if answer.status_code == httpx.codes.NOT_FOUND:
                 raise NoStatusError(
-                    f"{url} has no /status: it waits for the end of another agent, or is of an earlier version (see {url}/readyz)"
+                    f"{url} has no /status: it waits for another agent or for its node, or is of an earlier version (see {url}/readyz)"
                 )
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.content.strip() == b"{}":
                 raise NoStatusError(f"{url} answers, and has written no status yet: it starts (see {url}/readyz)")

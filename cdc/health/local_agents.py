@@ -17,7 +17,7 @@ from cdc.health.findings import Finding, warning
 from change_agent.configuration.config import AgentConfig
 from schemas.errors import ConfigError
 
-__all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes", "unknown_agents"]
+__all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes", "unknown_agents", "without_status"]
 
 _WITH_VALUE: Final = ("--config", "--parent")
 _OWN_PROGRAM: Final = re.compile(r"cdc|(python|pypy)[0-9.]*")
@@ -71,6 +71,16 @@ def unknown_agents(agents: Sequence[LocalAgent], known_pids: Collection[int]) ->
                 " do if it is of another pipeline"
             )
             yield warning(f"process {each.pid}", text, remedy)
+
+
+def without_status(directory: Path, agents: Sequence[LocalAgent]) -> str | None:
+    """Why the agent that runs with this working directory writes no status; None if none of these agents has it."""
+    running = next((each.pid for each in agents if each.working_dir == directory.resolve()), None)
+    if running is None:
+        return None
+    return (
+        f"process {running} runs and has written no status: it starts, or waits for its node or for another agent of it"
+    )
 
 
 def admin_url_of(config: Path | None, environment: Mapping[str, str] | None = None) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
-from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents
+from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents, without_status
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from change_agent.configuration.config import AgentConfig
 from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection, NodeUnavailableError
@@ -118,26 +118,30 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
         looked = list(pool.map(_status, config.agents))
     findings: list[Finding] = []
     for place, status in zip(config.agents, looked, strict=True):
-        if isinstance(status, AgentStatus):
+        if isinstance(status, AgentStatus) and (status.is_current(now_s) or status.process_exists):
             findings += status.findings(now_s)
         else:
-            findings.append(_silent(place, status, here.result()))
+            findings += _silent(place, status, here.result(), now_s)
     findings += shared_nodes(here.result(), config.pulsar_admin_url)
     statuses = [each for each in looked if isinstance(each, AgentStatus)]
     findings += unknown_agents(here.result(), {each.content["pid"] for each in statuses})
     return findings, statuses
 
 
-def _silent(place: str, problem: str, here: Sequence[LocalAgent]) -> Finding:
-    """The finding about an agent without a status: it does not run, or it runs here and has not written one yet."""
-    path = Path(place)
+def _silent(place: str, status: AgentStatus | str, here: Sequence[LocalAgent], now_s: float) -> Iterator[Finding]:
+    """The findings about an agent without a current status: it runs here and has not written one yet, or does not run.
+
+    `status`: that of its last process, or why there is none.
+    """
+    path, text = Path(place), None
     with suppress(ConfigError, OSError):
-        folder = (AgentConfig.working_dir_of(path) if path.is_file() else path).resolve()
-        running = next((each for each in here if each.working_dir == folder), None)
-        if running is not None:
-            text = f"process {running.pid} runs and has written no status: it starts, or waits for another agent of its node"
-            return warning(place, text, "see its log")
-    return failure(place, problem, "start it, or correct agents in line.yaml")
+        text = without_status(AgentConfig.working_dir_of(path) if path.is_file() else path, here)
+    if text is not None:
+        yield warning(place, text, "see its log")
+    elif isinstance(status, AgentStatus):
+        yield from status.findings(now_s)
+    else:
+        yield failure(place, status, "start it, or correct agents in line.yaml")
 
 
 def _status(place: str) -> AgentStatus | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,8 +34,8 @@ _OTHER_PULSAR = "http://127.0.0.3:9"
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[list[Path]]:
     """Paths of agent.yaml of two running agents with one cdc_raw, which is locked by a third one."""
-    lock = FolderLock(tmp_path)
     (tmp_path / "cdc_raw").mkdir()
+    lock = FolderLock(tmp_path / "cdc_raw")
     assert lock.take()
     paths, processes = [], []
     for name in ("first", "second"):
@@ -59,14 +60,25 @@ def test_agents_of_one_node_are_named_also_those_that_wait(waiting: list[Path]) 
     line = LineConfig.from_mapping({"agents": [str(waiting[0])], "pulsarAdminUrl": _PULSAR})
     [silent, shared], _ = agents(line, time.time())
     assert (silent.level, shared.level) == (Level.WARNING, Level.WARNING)
-    assert "runs and has written no status: it starts, or waits for another agent of its node" in silent.text
+    assert "runs and has written no status: it starts, or waits for its node or for another agent of it" in silent.text
     assert "2 agents run for its node; one publishes, the others wait" in shared.text
     assert all(str(path) in shared.text for path in waiting)
     asked = CliRunner().invoke(cli, ["agent", "status", "--config", str(waiting[0])])
     assert isinstance(asked.exception, NoStatusError)  # it said that no agent ever ran there
-    assert "runs and has written no status: it starts, or waits for another agent" in str(asked.exception)
+    assert "runs and has written no status: it starts, or waits for its node or for another agent" in str(
+        asked.exception
+    )
     elsewhere = LineConfig.from_mapping({"agents": [str(waiting[0])], "pulsarAdminUrl": "http://127.0.0.2:9"})
     assert len(agents(elsewhere, time.time())[0]) == 1
+    # It has run before. Its last status is that of a process which is gone; it said that the agent does not run.
+    work = waiting[0].parent / "first"
+    work.mkdir()
+    old = json.loads((Path(__file__).parents[2] / "golden" / "health" / "agent-status.json").read_text())
+    (work / "status.json").write_text(json.dumps({**old, "pid": 2**22 + 1}))
+    [silent, _], _ = agents(line, time.time())
+    assert (silent.level, "has written no status: it starts, or waits" in silent.text) == (Level.WARNING, True)
+    asked = CliRunner().invoke(cli, ["agent", "status", "--working-dir", str(work)])
+    assert "runs and has written no status: it starts, or waits for its node" in str(asked.exception)
 
 
 @pytest.mark.parametrize(

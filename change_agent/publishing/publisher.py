@@ -222,10 +222,10 @@ class MutationPublisher(Stage):
                     self._take_result(message)
                 case Moment():
                     self._note_moment(message)
-                case Refused(topic, reason):
-                    topic.note_problem(reason)
+                case Refused(topic, reason, is_own):
+                    topic.note_problem(reason, is_own=is_own)
                 case Changed(topic, reason):
-                    topic.note_problem(reason)
+                    topic.note_problem(reason, is_own=True)
                     self._close(topic)
                 case Lost():
                     self._take_loss(message)
@@ -266,7 +266,7 @@ class MutationPublisher(Stage):
             # The topic was opened meanwhile, and opening it has reported the loss.
             return
         topic = self._topic(loss.keyspace, loss.table)
-        topic.note_problem(loss.reason)
+        topic.note_problem(loss.reason, is_own=True)
         self._hold(topic)
 
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
@@ -474,7 +474,7 @@ class MutationPublisher(Stage):
                 task()
             except PublishError as error:
                 failures += 1
-                self._inbox.put(Refused(topic, error.reason))
+                self._inbox.put(Refused(topic, error.reason, isinstance(error, TopicLostError)))
                 self.stopping.wait(_OPENING.pause_s(failures))
             else:
                 return failures

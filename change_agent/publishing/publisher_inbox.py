@@ -57,10 +57,14 @@ class Reopened(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An attempt to open a topic, or one of its partitions, failed. It is repeated."""
+    """An attempt to open a topic, or one of its partitions, failed. It is repeated.
+
+    `is_own`: the topic itself is the reason, so it is no outage of all topics.
+    """
 
     topic: TopicQueue
     reason: str
+    is_own: bool
 
 
 class Changed(NamedTuple):

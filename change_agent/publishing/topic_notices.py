@@ -42,14 +42,17 @@ class TopicNotices:
         self._reasons: Final[dict[str, _Reason]] = {}
         self._reason_of: Final[dict[str, str]] = {}
 
-    def refused(self, topic: str, reason: str, attempt: int) -> None:
+    def refused(self, topic: str, reason: str, attempt: int, *, is_own: bool = False) -> None:
         """Note that a topic was refused. `attempt`: how often in a row.
+
+        `is_own`: the topic itself is the reason, for it does not exist. It has a line of its own, as somebody may have
+        to create it.
 
         A new reason is logged, and each doubling of the number of attempts. A topic that is refused long after others
         with the same reason is named: the next doubling may be hours away.
         """
         # Texts of errors have the topic's name. Otherwise the topics have one reason while Pulsar is away.
-        shared = _PARTITION.sub("", reason).replace(_local_name(topic), "*")
+        shared = f"{topic}: {reason}" if is_own else _PARTITION.sub("", reason).replace(_local_name(topic), "*")
         if self._reason_of.get(topic) != shared:
             self._leave(topic)
             self._reason_of[topic] = shared

@@ -196,13 +196,13 @@ class TopicQueue:
         if passed is not None:
             self.checkpoint = Checkpoint(passed, tuple(lane.last_position for lane in self.lanes))
 
-    def note_problem(self, reason: str) -> None:
-        """Note that the topic was refused."""
+    def note_problem(self, reason: str, *, is_own: bool = False) -> None:
+        """Note that the topic was refused. `is_own`: the topic itself is the reason, so that the log names it."""
         before = self._problem
         self.metrics.retries += 1
         attempts = 1 if before is None else before.attempts + 1
         self._problem = TopicProblem(reason, time.time() if before is None else before.since_s, attempts)
-        self._notices.refused(self.name, reason, attempts)
+        self._notices.refused(self.name, reason, attempts, is_own=is_own)
 
     def note_recovery(self) -> None:
         """Note that the topic takes events again, if it was refused."""

@@ -68,5 +68,6 @@ def _as_typed(text: str) -> str:
     """The command without its sentence's end. `{option}` and `{self.arguments}` become options, other braces a
     value."""
     text = re.sub(r"(?:\\n)?[ .]*$", "", re.sub(r"\s+", " ", text))
-    text = text.replace("{option}", "--limit 1").replace("{self.arguments}", "--name VALUE")
+    text = text.replace("{option}", "--limit 1")
+    text = re.sub(r"\{(self|source)\.arguments\}", "--name VALUE", text)
     return re.sub(r"\{[^}]*\}|%s", "VALUE", text)

@@ -114,6 +114,21 @@ def test_a_topic_that_is_refused_long_after_another_one_is_named(log: list[str])
     assert len(log) == 1
 
 
+def test_each_topic_that_does_not_exist_is_named(log: list[str]) -> None:
+    """With `createTopics: false`, somebody has to create it."""
+    notices = TopicNotices()
+    for topic in _TOPICS:
+        for attempt in (1, 2, 3):
+            notices.refused(topic, "does not exist; create it", attempt, is_own=True)
+    assert log == [
+        f"waiting for {topic}: does not exist; create it (attempt {attempt})" for topic in _TOPICS for attempt in (1, 2)
+    ]
+    log.clear()
+    for topic in _TOPICS:
+        notices.recovered(topic, 3)
+    assert log == [f"{topic} takes events again, after 3 attempts" for topic in _TOPICS]
+
+
 def test_reasons_with_a_number_are_not_remembered_without_end() -> None:
     """A text may have the id of a request."""
     notices = TopicNotices()

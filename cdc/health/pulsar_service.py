@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+import tenacity
 
 from cdc.health.line_config import LineConfig
 from change_agent.configuration.connections import pulsar_auth, pulsar_tls
@@ -29,6 +30,9 @@ _PEEKED_TOGETHER: Final = 64
 _IS_IT: Final = "is it Pulsar's admin service?"
 
 T = TypeVar("T")
+
+_LOST_CONNECTION: Final = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+"""The connection of an earlier request, which the server or another thread closed when the next one was sent."""
 
 
 class PulsarServiceError(CdcError):
@@ -183,7 +187,15 @@ class PulsarService(AdminClient[httpx.Response]):
     def _sender(self, method: str, body: object) -> Callable[[str], httpx.Response]:
         headers = {} if self._auth is None else self._auth.http_headers()
         timeout = self._http.timeout if method == "GET" else httpx.Timeout(_RESTART_TIMEOUT_S)
-        return lambda address: self._http.request(method, address, headers=headers, json=body, timeout=timeout)
+
+        def send(address: str) -> httpx.Response:
+            return self._http.request(method, address, headers=headers, json=body, timeout=timeout)
+
+        if method != "GET":
+            return send
+        # A GET may be repeated, and the second one takes another connection.
+        again = tenacity.retry_if_exception_type(_LOST_CONNECTION)
+        return tenacity.retry(retry=again, stop=tenacity.stop_after_attempt(2), reraise=True)(send)
 
     def _failure(self, topic: str, reason: str) -> PulsarServiceError:
         return PulsarServiceError(f"{self.url}: {reason}")

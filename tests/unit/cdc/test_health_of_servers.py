@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -290,6 +291,29 @@ def test_gaps_are_counted_however_many_records_wait() -> None:
     opened = [_gap(number) for number in range(550)]
     closed = [each.closed(1_795_000_002_000, "3 rows were sent again") for each in opened]
     assert _gaps(_gap_pages([*opened, *closed])) == [ok("", "none is open, 550 are closed", gaps=0)]
+
+
+@pytest.mark.parametrize("closes", [1, 2])
+def test_a_request_on_a_connection_that_was_closed_is_sent_once_more(closes: int) -> None:
+    """Pulsar closes a connection while it is idle, and the client has not seen that yet."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            for number in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65_536)
+                    if number >= closes:
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n4.0.8")
+
+        served = pool.submit(answer)
+        with PulsarService(_line(f"http://127.0.0.1:{server.getsockname()[1]}")) as service:
+            if closes == 1:
+                assert service.version() == "4.0.8"
+            else:
+                with pytest.raises(PulsarServiceError, match="does not answer"):
+                    service.version()
+        served.result(10)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -46,7 +46,7 @@ def _where_shown(rows: DataFrame) -> DataFrame:
     """The rows whose column `_SHOWS` is true.
 
     Spark moves a condition in front of a projection, and puts the projection's expressions in place of their names.
-    Here each of these is the decoding of a whole record. A table of ten columns would give 40,000 lines of Java, more
+    Here each of these is the decoding of a whole record. A table of 15 columns would give 40,000 lines of Java, more
     than a method may have. Spark does not move a condition in front of a column that is not deterministic, such as the
     number of the task.
     """

@@ -400,6 +400,23 @@ def test_no_topic_is_made_for_the_truncation_of_a_table_that_was_dropped_while_t
         ]
 
 
+def _published(
+    agent: _PublishingAgent, broker: _Broker, tables: MemoryTables, content: bytes
+) -> tuple[str, list[int | str]]:
+    """Start the agent with a segment, and wait for its events. Return their topic, and what is on it."""
+    topic = _topic(tables)
+    agent.segment(_ID, content, str(len(content)))
+    agent.start()
+    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
+    return topic, broker.order(topic)
+
+
+def _take_away(agent: _PublishingAgent, broker: _Broker, tables: MemoryTables, topic: str) -> None:
+    broker.refused_topics.add(topic)
+    broker.lost_topics.add(topic)
+    wait_until(lambda: not agent.publisher.statuses[_name(tables)].is_usable, "the topic is away", 20)
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_events_behind_a_truncation_that_is_found_late_outlast_their_segment(
     tmp_path: Path,
@@ -411,15 +428,9 @@ def test_events_behind_a_truncation_that_is_found_late_outlast_their_segment(
     """They were on the topic before it went away. They are held, to come once more, before the segment is deleted."""
     broker = _Broker()
     monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
-    agent = _PublishingAgent(tmp_path, tables, broker)
-    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
-    agent.segment(_ID, content, str(len(content)))
-    agent.start()
-    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
-    places = broker.order(topic)
-    broker.refused_topics.add(topic)
-    broker.lost_topics.add(topic)
-    wait_until(lambda: not agent.publisher.statuses[_name(tables)].is_usable, "the topic is away", 20)
+    agent, content = _PublishingAgent(tmp_path, tables, broker), segment_bytes(_ID, _SECTIONS)
+    topic, places = _published(agent, broker, tables, content)
+    _take_away(agent, broker, tables, topic)
     tables.truncations = {_TABLE_ID: _place()}
     agent.index(_ID, f"{len(content)}\nCOMPLETED")
     wait_until(lambda: agent.files() == [], "the segment is deleted", 30)
@@ -488,17 +499,11 @@ def test_a_segment_stays_until_the_events_behind_a_late_truncation_are_durable(
     """The disk does not hold them. After each restart, they are read from the segment once more."""
     broker = _Broker()
     monkeypatch.setattr(_PublishingAgent, "check_s", 0.1)
-    agent = _PublishingAgent(tmp_path, tables, broker)
-    content, topic = segment_bytes(_ID, _SECTIONS), _topic(tables)
-    agent.segment(_ID, content, str(len(content)))
-    agent.start()
-    wait_until(lambda: len(broker.order(topic)) == 5 and agent.positions.events == 0, "all is published", 20)
-    places = broker.order(topic)
+    agent, content = _PublishingAgent(tmp_path, tables, broker), segment_bytes(_ID, _SECTIONS)
+    topic, places = _published(agent, broker, tables, content)
     with monkeypatch.context() as full:
         full.setattr(HeldEvents, "append", _refuse)
-        broker.refused_topics.add(topic)
-        broker.lost_topics.add(topic)
-        wait_until(lambda: not agent.publisher.statuses[_name(tables)].is_usable, "the topic is away", 20)
+        _take_away(agent, broker, tables, topic)
         tables.truncations = {_TABLE_ID: _place()}
         wait_until(lambda: agent.positions.events == 3, "the events wait", 20)
         agent.index(_ID, f"{len(content)}\nCOMPLETED")

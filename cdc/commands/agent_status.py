@@ -64,14 +64,14 @@ def _status_of(directory: Path) -> AgentStatus:
     """Read the status. Raises NoStatusError, also if an agent runs and the status is that of a process before it."""
     try:
         found = AgentStatus.of_folder(directory)
+        if found.is_current(time.time()) or found.process_exists:
+            return found
     except NoStatusError as error:
-        if (text := without_status(directory, local_agents())) is None:
-            raise
-        raise NoStatusError(f"{text}; see its log") from error
-    if not (found.is_current(time.time()) or found.process_exists) and (
-        text := without_status(directory, local_agents())
-    ):
+        found, problem = None, error
+    if text := without_status(directory, local_agents()):
         raise NoStatusError(f"{text}; see its log")
+    if found is None:
+        raise problem
     return found
 
 

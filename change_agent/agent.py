@@ -78,6 +78,7 @@ from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
+from change_agent.segments.known_segments import KnownSegments
 from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
@@ -180,6 +181,8 @@ class ChangeAgent:
             self._provider, self._parked, self.metrics, self._stopping, finished=self._stored.read_in_full
         )
         self._moments: Final = self._make_moments()
+        self._segments: Final = KnownSegments(self._positions, self._stored, config.segment_options)
+        self._archiver: Final = SegmentArchiver(config.cdc_working_dir / "error")
         self._follower: Final = self._make_follower()
         self._until_writable(self._take_prefix)
         self._progress: Final = self._make_progress()
@@ -199,8 +202,8 @@ class ChangeAgent:
             self._stored,
             self._positions,
             FinishedSegmentFiles(
-                self._follower,
-                SegmentArchiver(config.cdc_working_dir / "error"),
+                self._segments,
+                self._archiver,
                 self._parked,
                 self.metrics,
                 self._archiving,
@@ -310,7 +313,7 @@ class ChangeAgent:
             self.metrics,
             self._positions,
             self._provider,
-            limits=self._follower.limits,
+            limits=self._segments.limits,
             topics=lambda: self._publisher.statuses,
             progress=self._progress.as_status,
             path=self._config.cdc_working_dir / "status.json",
@@ -460,20 +463,20 @@ class ChangeAgent:
         late = LateEvents(interpreter, self._positions, self._publisher, self.metrics, self._stopping)
         return SegmentFollower(
             self._watcher,
+            self._segments,
             interpreter,
             Unparker(self._parked, interpreter, late, self.metrics),
             late,
             self._positions,
             self._publisher,
             self.metrics,
-            self._stored,
             self._stopping,
             self._gaps,
-            config.segment_options,
-            unsynced,
-            self._moments,
             self._stops,
-            Clearings(
+            self._archiver.is_set_aside,
+            unsynced=unsynced,
+            moments=self._moments,
+            clearings=Clearings(
                 config.cdc_working_dir,
                 self._provider,
                 interpreter,

@@ -23,9 +23,11 @@ from change_agent.private_files import give_to_owner_of, open_private, sync_dire
 from schemas.errors import CdcError
 from schemas.gap_record import GapRecord, decode_gap, encode_gap
 
-__all__ = ["EVERY_TABLE", "Stop", "Stops", "parse_stops", "read_stops", "remove_stops", "stops_as_json"]
+__all__ = ["EVERY_TABLE", "REPAIR", "Stop", "Stops", "parse_stops", "read_stops", "remove_stops", "stops_as_json"]
 
 EVERY_TABLE: Final = "*"
+REPAIR: Final = "run cdc spark verify --repair on the tables, then cdc agent resume-progress"
+"""The remedy for stops that a closing record on the gaps topic does not end."""
 _NAME: Final = "stops.json"
 _LOCK: Final = "stops.lock"
 

@@ -12,7 +12,7 @@ from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
-from change_agent.segments.segment_follower import SegmentFollower
+from change_agent.segments.known_segments import KnownSegments
 
 __all__ = ["FinishedSegmentFiles"]
 
@@ -25,20 +25,19 @@ class FinishedSegmentFiles:
 
     def __init__(
         self,
-        follower: SegmentFollower,
+        segments: KnownSegments,
         archiver: SegmentArchiver,
         parked: ParkedMutations,
         metrics: AgentMetrics,
         archiving: Archiving | None = None,
     ) -> None:
-        self._follower: Final = follower
+        self._segments: Final = segments
         self._archiver: Final = archiver
         self._parked: Final = parked
         self._metrics: Final = metrics
         self._archiving: Final = archiving
         # Archived segments that could not be deleted yet.
         self._archived: Final[set[Path]] = set()
-        follower.ask_for_set_aside(archiver.is_set_aside)
 
     def let_go(
         self, finished: Container[SegmentKey], lost: Container[SegmentKey], faulty: Mapping[SegmentKey, str]
@@ -52,13 +51,13 @@ class FinishedSegmentFiles:
         """
         # A faulty segment that is not listed may have been moved by an earlier process that ended before it stored
         # that. A queued one may have been removed by hand. It needs no account any more.
-        missing = faulty.keys() - self._follower.listed.keys()
+        missing = faulty.keys() - self._segments.listed.keys()
         set_aside = {each for each in missing if is_read_again(each) or self._archiver.is_set_aside(each)}
-        for key, segment in self._follower.listed.items():
+        for key, segment in self._segments.listed.items():
             if key in lost:
                 if not segment.log_exists:
                     self._archiver.delete_index(segment.path)
-            elif key in finished and self._follower.is_settled(key) and _is_same_file(segment):
+            elif key in finished and self._segments.is_settled(key) and _is_same_file(segment):
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
                     if not segment.path.exists():
@@ -70,7 +69,7 @@ class FinishedSegmentFiles:
 
     def present(self) -> Collection[SegmentKey] | None:
         """Keys of the segments whose files exist; None before the first listing."""
-        return self._follower.listed.keys() if self._follower.has_listed else None
+        return self._segments.listed.keys() if self._segments.has_listed else None
 
     def _is_parked(self, segment: ReadableSegment) -> bool:
         """True when the segment has parked mutations, and its file must be kept in case their store is damaged."""

@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from change_agent.cdc_raw.listing import ReadableSegment
-from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.written_end import WrittenEnd
 from change_agent.errors import CommitLogReadError
-from change_agent.segments.unsynced_peek import UnsyncedPeek
+from change_agent.segments.unsynced_peek import Tables, UnsyncedPeek
 
 __all__ = ["Moments"]
 
@@ -64,12 +63,6 @@ class ReadState(Protocol):
 
     def is_wanted(self, segment_id: int) -> bool:
         """True when the agent has opened the segment or keeps account of it: then it must be read to its end."""
-
-    def confirm_schema(self) -> bool:
-        """Use the tables as the node has them now; False when the node does not answer."""
-
-    def is_unpublished(self, entry: CommitLogEntry, version: int) -> bool:
-        """True when an entry certainly has no change of a published table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +155,7 @@ class Moments:
             self._behind = problem
         self.has_checked = True
 
-    def settle(self, state: ReadState) -> None:
+    def settle(self, state: ReadState, tables: Tables) -> None:
         """Report the newest moment that is passed. Everything that was read must be handed over."""
         if not self._waiting:
             return
@@ -172,7 +165,7 @@ class Moments:
             self._waiting.clear()
             self._behind = "the clock of this machine went back"
         newest: int | None = None
-        while self._waiting and (why := self._missing(self._waiting[0], state)) is None:
+        while self._waiting and (why := self._missing(self._waiting[0], state, tables)) is None:
             newest = self._waiting.popleft().time_ms
         if self._waiting:
             self._behind = why or ""
@@ -221,7 +214,7 @@ class Moments:
             self._waiting.extend(kept[::2])
         return None
 
-    def _missing(self, moment: _Moment, state: ReadState) -> str | None:
+    def _missing(self, moment: _Moment, state: ReadState, tables: Tables) -> str | None:
         """A text that says what of the moment is not read yet; None when everything is read."""
         # The moves of the listing before count here: an index that the same sync created for a later segment is listed
         # by now.
@@ -233,11 +226,11 @@ class Moments:
                 continue
             if mark.moves is not None and segment_id not in self._indexed and 0 < reached < segment_id:
                 continue
-            if (why := self._missing_of(segment_id, mark, state)) is not None:
+            if (why := self._missing_of(segment_id, mark, state, tables)) is not None:
                 return why
         return None
 
-    def _missing_of(self, segment_id: int, mark: _Mark, state: ReadState) -> str | None:
+    def _missing_of(self, segment_id: int, mark: _Mark, state: ReadState, tables: Tables) -> str | None:
         if mark.moves is not None:
             if not _has_moved(self._moves, segment_id, mark):
                 return f"segment {segment_id}: the node keeps writes in memory until their sync; its index has to move again"
@@ -248,7 +241,7 @@ class Moments:
             wanted = mark.end
         position = state.read_position(segment_id) or 0
         if position < wanted and segment_id in self._peeks:
-            position = self._peeks[segment_id].advance(position, state)
+            position = self._peeks[segment_id].advance(position, tables)
         return f"segment {segment_id} is read up to position {position} of {wanted}" if position < wanted else None
 
     def _count_moves(self, unread: Sequence[ReadableSegment]) -> None:

@@ -14,7 +14,7 @@ from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.errors import CommitLogReadError
 
-__all__ = ["UnsyncedPeek"]
+__all__ = ["Tables", "UnsyncedPeek"]
 
 
 class Tables(Protocol):

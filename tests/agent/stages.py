@@ -35,6 +35,7 @@ from change_agent.schema.table_metadata import KnownTables
 from change_agent.segments.clearings import Clearings, Producers
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap
+from change_agent.segments.known_segments import KnownSegments
 from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
 from change_agent.segments.segment_follower import SegmentFollower
@@ -148,30 +149,30 @@ class StagedAgent:
         )
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
         late = LateEvents(interpreter, self.positions, self, self.metrics, self._stopping)
+        self.segments = KnownSegments(self.positions, self.stored, options or SegmentOptions())
+        archiver = SegmentArchiver(self.work / "error")
         self.follower = SegmentFollower(
             self._watcher,
+            self.segments,
             interpreter,
             Unparker(self._parked, interpreter, late, self.metrics),
             late,
             self.positions,
             self,
             self.metrics,
-            self.stored,
             self._stopping,
             self,
-            options or SegmentOptions(),
-            unsynced,
-            self.moments,
             self.stops,
-            None if clearings is None else self._clearings(clearings, interpreter),
+            archiver.is_set_aside,
+            unsynced=unsynced,
+            moments=self.moments,
+            clearings=None if clearings is None else self._clearings(clearings, interpreter),
         )
         self._writer = PositionsWriter(
             self._store,
             self.stored,
             self.positions,
-            FinishedSegmentFiles(
-                self.follower, SegmentArchiver(self.work / "error"), self._parked, self.metrics, archiving
-            ),
+            FinishedSegmentFiles(self.segments, archiver, self._parked, self.metrics, archiving),
             self.metrics,
             lambda: None,
             0.01,

@@ -360,7 +360,7 @@ def test_a_segment_that_is_queued_again_before_its_end_is_settled_is_not_deleted
     wait_until(lambda: key in agent.stored_now().finished, "it is read and stored")
     agent.acknowledges = False
     waiting.unlink()
-    wait_until(lambda: not agent.follower.listed, "it is seen to be gone")
+    wait_until(lambda: not agent.segments.listed, "it is seen to be gone")
     _queue(agent)
     wait_until(lambda: len(agent.published) == 6, "it is read once more")
     goes_on.set()
@@ -501,7 +501,7 @@ def test_a_new_machine_reprocesses_a_segment_that_the_lost_machine_had_reprocess
     agent = _agent(tmp_path)
     agent.follower.adopt(StoredPositions(finished=SegmentIds.of([key_of_reading_again(_ID), _ID])))
     agent.start()
-    wait_until(lambda: agent.follower.has_listed, "the folders are listed")
+    wait_until(lambda: agent.segments.has_listed, "the folders are listed")
     (agent.work / "reprocess").mkdir(exist_ok=True)
     _queue(agent)
     wait_until(lambda: not list((agent.work / "reprocess").iterdir()), "it is read and deleted")
@@ -622,7 +622,7 @@ def test_a_segment_that_is_mended_and_queued_before_its_move_is_stored_is_read_i
     waiting.parent.mkdir()
     waiting.write_bytes(bad)
     agent.start()
-    wait_until(lambda: not waiting.exists() and not agent.follower.listed, "it is moved, and seen to be gone")
+    wait_until(lambda: not waiting.exists() and not agent.segments.listed, "it is moved, and seen to be gone")
     agent.acknowledges = False
     _queue(agent)
     time.sleep(0.1)
@@ -643,7 +643,7 @@ def test_a_queued_segment_that_is_damaged_and_removed_by_hand_can_be_queued_agai
     agent.start()
     wait_until(lambda: len(agent.published) == 2, "it is read")
     waiting.unlink()
-    wait_until(lambda: not agent.follower.listed, "it is seen to be gone")
+    wait_until(lambda: not agent.segments.listed, "it is seen to be gone")
     agent.acknowledges = True
     agent.positions.acknowledge(tracked_entries(agent.published), 2, 0)
     wait_until(lambda: not agent.positions.progress(), "its account is closed")

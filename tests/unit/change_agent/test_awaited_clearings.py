@@ -194,7 +194,7 @@ def test_events_wait_for_a_truncation_whose_topic_was_unreachable(tmp_path: Path
     broker.refuses_clearings = True
     broker.connected = False
     agent.index(_ID, str(len(content)))
-    wait_until(lambda: agent.follower.read_position(_ID) == len(content), "all is read")
+    wait_until(lambda: agent.segments.read_position(_ID) == len(content), "all is read")
     time.sleep(0.5)
     assert len(broker.order(topic)) == 2
     broker.connected = True
@@ -223,7 +223,7 @@ def test_events_follow_a_truncation_at_the_place_where_the_reader_continues(
     agent = _PublishingAgent(tmp_path, tables, broker)
     agent.index(_ID, str(len(content)))
     agent.start()
-    wait_until(lambda: agent.follower.read_position(_ID) == len(content), "all is read")
+    wait_until(lambda: agent.segments.read_position(_ID) == len(content), "all is read")
     time.sleep(0.5)
     broker.refuses_clearings = False
     wait_until(lambda: len(broker.order(topic)) == 6, "the topic has all", 20)

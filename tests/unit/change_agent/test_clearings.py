@@ -224,7 +224,7 @@ def test_a_truncation_in_a_segment_that_is_deleted_is_published_and_reported(
     agent = topics.agent = StagedAgent(tmp_path, tables, clearings=topics)
     agent.segment(_ID, whole, f"{len(whole)}\nCOMPLETED")
     agent.start()
-    wait_until(lambda: agent.files() == [] and _ID not in agent.follower.listed, "the segment is deleted")
+    wait_until(lambda: agent.files() == [] and _ID not in agent.segments.listed, "the segment is deleted")
     tables.truncations = {_table_of(4): (place := Truncation(_ID, first, 1_000))}
     wait_until(lambda: len(topics.sent) == _PARTITIONS, "the truncation is published")
     wait_until(lambda: "verify the table" in caplog.text, "the missing events are reported")

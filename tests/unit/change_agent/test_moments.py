@@ -309,10 +309,10 @@ def test_a_segment_that_one_look_misses_is_still_waited_for(tmp_path: Path) -> N
     )
     moments.begin(1_000, [whole, growing], reader)
     moments.begin(None, [growing], reader)
-    moments.settle(reader)
+    moments.settle(reader, reader)
     assert passed == []
     reader.ended.add(_ID)
-    moments.settle(reader)
+    moments.settle(reader, reader)
     assert passed == [1_000]
     moments.close()
     open_segment.close()

@@ -294,7 +294,7 @@ def test_an_agent_that_takes_over_asks_the_node_for_the_schema_that_the_other_on
     tables.answers = False
     agent.start()
     time.sleep(0.3)
-    assert (agent.published, agent.follower.has_listed, tables.missing) == ([], False, [(_ID, 150)])
+    assert (agent.published, agent.segments.has_listed, tables.missing) == ([], False, [(_ID, 150)])
     tables.answers = True
     wait_until(lambda: agent.files() == [], "it is read and deleted")
     agent.stop()

@@ -117,7 +117,7 @@ def test_a_segment_without_a_published_change_may_go(node: _Node, tables: Memory
     segment.append(payloads(3))
     wait_until(lambda: node.agent.metrics.mutations_skipped == 3, "they are read")
     (node.agent.cdc_raw / segment.path.name).unlink()
-    wait_until(lambda: _ID not in node.agent.follower.listed, "it is gone")
+    wait_until(lambda: _ID not in node.agent.segments.listed, "it is gone")
     time.sleep(0.2)
     assert node.agent.gaps == []
     assert _ID not in node.agent.stored_now().segments

@@ -31,7 +31,8 @@ from cdc.sandbox.prerequisites import java_home
 from schemas.mutation_event import MutationEvents
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage
-from source_connector.events.expiry_topics import EXPIRY_SUBSCRIPTION, ExpiriesStored, ExpiryTopics
+from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
+from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 
 _TOPIC: Final = "persistent://public/default/cdc-events-expiry-bench.t"

@@ -25,7 +25,7 @@ from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic, expiry_topic, full_topic_name
 from source_connector.errors import ExpiriesError
 from source_connector.events.dead_letters import DeadLetter, dead_letters, resend
-from source_connector.events.expiry_topics import WaitingExpiries, waiting_expiries
+from source_connector.events.expiry_messages import WaitingExpiries, waiting_expiries
 from source_connector.events.pulsar_access import PulsarOptions
 
 __all__ = ["connector"]

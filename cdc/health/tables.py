@@ -19,7 +19,7 @@ from cdc.health.topic_policies import asked_once, policy_warnings
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
-from source_connector.events.expiry_topics import EXPIRY_SUBSCRIPTION
+from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
 __all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
 

@@ -22,7 +22,8 @@ from cdc.rest import rest
 from schemas.mutation_event import MutationEvents
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage
-from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics, WaitingExpiries, waiting_expiries
+from source_connector.events.expiry_messages import WaitingExpiries, waiting_expiries
+from source_connector.events.expiry_topics import ExpiriesStored, ExpiryTopics
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions, new_client
 from tests.fixtures.connector import DeployConnector, OpenDataTopic, OpenEventsWriter, wait_until_acknowledged
 from tests.servers.interface import PulsarServer
@@ -218,7 +219,7 @@ class Keeper:
         """Look for deleted topics from this time on, and not before."""
 
         def set_moment() -> None:
-            self.expiries._next_search = moment
+            self.expiries._lost.next_search = moment
 
         self.expiries._steps.put(set_moment)
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from cdc.commands.connector import connector, expiries_text
 from schemas.errors import ConfigError
-from source_connector.events.expiry_topics import WaitingExpiries
+from source_connector.events.expiry_messages import WaitingExpiries
 
 
 def test_what_waits_is_told_by_number_bytes_and_end() -> None:

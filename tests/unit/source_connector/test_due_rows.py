@@ -120,11 +120,11 @@ def test_a_row_waits_under_the_key_of_todays_definition() -> None:
 def test_some_messages_are_asked_for_out_of_order() -> None:
     """Otherwise the broker would take all delays for equal, and would not read on after the first 50,000 messages."""
     keeper = _keeper(1)
-    asked = [keeper._out_of_order("t", second, 0) for second in range(1_000, 6_000)]
+    asked = [keeper._producers._out_of_order("t", second, 0) for second in range(1_000, 6_000)]
     early = [at for at in range(1, len(asked)) if asked[at] < max(asked[:at]) - 2]
     assert early == list(range(499, 5_000, 500))
     assert all(asked[at] >= 1_000 + at - 31 for at in early)
-    assert [keeper._out_of_order("u", 7, 7) for _ in range(1_000)] == [7] * 1_000
+    assert [keeper._producers._out_of_order("u", 7, 7) for _ in range(1_000)] == [7] * 1_000
 
 
 def test_the_last_keys_are_not_stored_again_and_earlier_ones_are_forgotten() -> None:

@@ -90,7 +90,8 @@ class Keeper:
 
     def produces(self, topic: str, producer: Producer) -> None:
         """Open a producer of the topic."""
-        openings = self.topics._targets if topic.startswith("events") else self.topics._stores
+        producers = self.topics._producers
+        openings = producers.targets if topic.startswith("events") else producers.stores
         openings.opened[topic] = cast("Any", producer)
 
     def hold(self, table: str, count: int, second: int = NOW_S - 1, *, target: str = "") -> None:
@@ -100,7 +101,7 @@ class Keeper:
             builder = _pulsar.MessageBuilder().content(b"")
             for name, value in properties.items():
                 builder.property(name, str(value))
-            self.topics._hold(table, cast("Any", self.consumers[table]), pulsar.Message._wrap(builder.build()))
+            self.topics._due.hold(table, cast("Any", self.consumers[table]), pulsar.Message._wrap(builder.build()))
 
     def receive(self, properties: Mapping[str, object], published_s_ago: float) -> None:
         """Receive a message of the first table's expiry topic."""
@@ -109,7 +110,7 @@ class Keeper:
             builder.property(name, str(value))
         message = pulsar.Message._wrap(builder.build())
         message.publish_timestamp = lambda: int((time.time() - published_s_ago) * 1000)
-        self.topics._hold("a", cast("Any", self.consumers["a"]), message)
+        self.topics._due.hold("a", cast("Any", self.consumers["a"]), message)
 
     def store(self, table: str, second: int, then: Callable[[], None] = lambda: None) -> None:
         (waiting,) = pending(event())
@@ -124,7 +125,7 @@ class Keeper:
         self.topics._pack_at = 0.0
         self.topics._pack()
         self.topics._send_packed()
-        self.topics._forward_due()
+        self.topics._due.forward()
         while not self.topics._steps.empty():
             self.topics._steps.get()()
         assert time.monotonic() - began < 1
@@ -139,10 +140,11 @@ class Keeper:
 
     def search(self) -> None:
         """Look for deleted topics once."""
-        self.topics._connection = cast("Any", SimpleNamespace(client=lambda: self))
-        self.topics._next_search = 0.0
-        self.topics._find_topics()
-        while self.topics._is_searching:
+        lost = self.topics._lost
+        lost._connection = cast("Any", SimpleNamespace(client=lambda: self))
+        lost.next_search = 0.0
+        lost.search_if_due(self.topics._consumers.opened)
+        while lost.is_searching:
             self.topics._steps.get(timeout=10)()
 
     def close(self) -> None:
@@ -198,7 +200,7 @@ def test_every_key_is_stored_after_refusals_however_keys_were_packed(keeper: Kee
     events would never be settled, and their keys would stop."""
     stored: list[int] = []
     for refusal in (Producer(pulsar.Result.Timeout), Producer(is_closed=True)):
-        keeper.topics._stores.opened.pop("a", None)
+        keeper.topics._producers.stores.opened.pop("a", None)
         for number in range(2_500):
             keeper.store("a", NOW_S + 50, then=lambda number=number: stored.append(number))
         keeper.turn()

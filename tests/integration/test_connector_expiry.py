@@ -257,7 +257,7 @@ def test_rows_wait_again_behind_an_expiry_topic_that_was_deleted(
     is_used: bool,
 ) -> None:
     """A backfill stores the expiry again, and does not take it for one that waits already."""
-    monkeypatch.setattr("source_connector.events.expiry_topics._SEARCH_S", 0.2)
+    monkeypatch.setattr("source_connector.events.lost_expiries._SEARCH_S", 0.2)
     due = due_in(1)
     keeper.store(due)
     assert keeper.expiries.due_rows.is_known(_TABLE_ID, due)
@@ -279,7 +279,7 @@ def test_a_key_that_is_due_in_twenty_years_is_stored_anew_until_then(
 ) -> None:
     """The key is stored again and again, so that old ledgers can be deleted: here every other second. The events topic
     gets nothing."""
-    monkeypatch.setattr("source_connector.events.expiry_topics._LONGEST_DELAY_S", 2)
+    monkeypatch.setattr("source_connector.events.expiry_producers._LONGEST_DELAY_S", 2)
     due = due_in(20)
     keeper.store(due)
     found: list[dict[str, str]] = []

@@ -24,6 +24,7 @@ from schemas.cql_type import (
     VectorType,
     is_multi_cell,
 )
+from schemas.cql_value import fixed_length
 from schemas.native_codec import minimal_varint
 from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.cql_order import sized_values, vector_values
@@ -57,8 +58,8 @@ def canonical_form(cql_type: CqlType) -> _Canonical | None:
         case TupleType(types) | UserType(field_types=types):
             return _of_fields(types)
         case VectorType(element, dimension):
-            of_element = canonical_form(element)
-            return None if of_element is None else lambda data: _vector(data, dimension, of_element)
+            of_element, length = canonical_form(element), fixed_length(element)
+            return None if of_element is None else lambda data: _vector(data, dimension, length, of_element)
         case _:
             return None
 
@@ -160,7 +161,7 @@ def _of_fields(types: Sequence[CqlType]) -> _Canonical:
     return form
 
 
-def _vector(data: bytes, dimension: int, form: _Canonical) -> bytes:
-    """Canonical form of a vector of a type that has one. The elements of such a vector follow their sizes."""
-    parts = [form(each) for each in vector_values(data, dimension, None)]
+def _vector(data: bytes, dimension: int, length: int | None, form: _Canonical) -> bytes:
+    """Canonical form of a vector of a type that has one. `length`: that of each element; None if it follows its size."""
+    parts = [form(each) for each in vector_values(data, dimension, length)]
     return b"".join(_INT32.pack(len(each)) + each for each in parts)

@@ -74,6 +74,17 @@ _USER_TYPE = UserType("k", "t", ("a", "b"), (_DECIMAL, _INT), True)
             [b"".join(bytes([len(each)]) + each for each in (_ONE, first)) for first in (_HUNDRED, _HUNDRED_TOO)],
             [b"".join(bytes([len(each)]) + each for each in (_HUNDRED, _ONE))],
         ),
+        (
+            VectorType(NativeType("float"), 2),
+            [bytes.fromhex(each) for each in ("3f8000007fc00000", "3f800000ffc00000")],
+            [struct.pack(">2f", *each) for each in ((1.0, 0.0), (1.0, -0.0), (float("nan"), 1.0))] + [b""],
+        ),
+        (
+            VectorType(VectorType(NativeType("double"), 1), 1),
+            [bytes.fromhex(each) for each in ("7ff8000000000000", "fff8000000000000")],
+            [struct.pack(">d", 1.0), b""],
+        ),
+        (VectorType(NativeType("boolean"), 1), [b"\1", b"\2"], [b"\0", b""]),
     ],
 )
 def test_equal_values_have_one_form(cql_type: CqlType, same: Sequence[bytes], other: Sequence[bytes]) -> None:

@@ -145,6 +145,9 @@ class MutationPublisher(Stage):
         # The tables that the node has as of the newest moment; and the tables whose unopened topics were checked.
         self._present: frozenset[tuple[str, str]] = frozenset()
         self._checked: frozenset[tuple[str, str]] = frozenset()
+        # The other tables whose unopened topics were to be checked, and why that failed. Replaced as a whole, because
+        # other threads read it.
+        self._unanswered: Mapping[tuple[str, str], str] = {}
         self._on_moment: Callable[[], None] = lambda: None
         self._tables: Final = tables
         self._on_damage: Final = on_damage
@@ -173,7 +176,10 @@ class MutationPublisher(Stage):
     def stopped(self, keyspace: str, table: str) -> str | None:
         """Why a table's events do not reach the broker, as text; None when they do. For any thread."""
         topic = self._topics.get((keyspace, table))
-        return None if topic is None else topic.stopped
+        if topic is not None:
+            return topic.stopped
+        reason = self._unanswered.get((keyspace, table))
+        return None if reason is None else f"its topic cannot be checked ({reason})"
 
     def wake(self) -> None:
         """End the wait for events and answers."""
@@ -229,9 +235,10 @@ class MutationPublisher(Stage):
                     self._close(topic)
                 case Lost():
                     self._take_loss(message)
-                case Checked(tables, is_answered):
+                case Checked(tables, unanswered):
                     self._checked |= tables
-                    if not is_answered:
+                    self._unanswered = {each: why for each, why in unanswered.items() if each not in self._checked}
+                    if unanswered:
                         self._check_at = min(self._check_at, time.monotonic() + _CHECK_AGAIN_S)
                 case Opened(topic, producers):
                     if not topic.open(producers):
@@ -251,7 +258,8 @@ class MutationPublisher(Stage):
         self._present = moment.present
         # A topic may have been deleted while no agent ran.
         unchecked = moment.present - self._topics.keys() - self._checked
-        if unchecked and self._checking is None:
+        # A check that was not answered is repeated later, not at each moment.
+        if unchecked - self._unanswered.keys() and self._checking is None:
             self._check_at = 0.0
         for name in moment.tables - unchecked:
             topic = self._topics.get(name)
@@ -398,17 +406,17 @@ class MutationPublisher(Stage):
 
     def _check_unopened(self, tables: frozenset[tuple[str, str]]) -> None:
         """Check topics that are not open. Runs on the thread of a check."""
-        is_answered = True
+        unanswered: dict[tuple[str, str], str] = {}
         for keyspace, table in sorted(tables):
             try:
                 self._producers.check_unopened(events_topic(keyspace, table, self._topic_prefix))
             except TopicLostError as error:
                 self._inbox.put(Lost(keyspace, table, error.reason))
             except PublishError as error:
-                is_answered = False
+                unanswered[keyspace, table] = error.reason
                 _log.debug("a topic cannot be checked: %s", error)
         if tables:
-            self._inbox.put(Checked(tables, is_answered))
+            self._inbox.put(Checked(tables - unanswered.keys(), unanswered))
 
     def _hold_again(self, topic: TopicQueue) -> None:
         """Open a held topic again that does not acknowledge messages. Unacknowledged messages are sent again."""

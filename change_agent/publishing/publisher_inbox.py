@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from change_agent.publishing.event_producers import EventProducer
@@ -88,11 +88,11 @@ class Lost(NamedTuple):
 class Checked(NamedTuple):
     """The unopened topics of these tables (keyspace, table) were checked.
 
-    `is_answered` is False if some of them could not be checked.
+    `unanswered`: the tables whose topics could not be checked, with the reason.
     """
 
     tables: frozenset[tuple[str, str]]
-    is_answered: bool
+    unanswered: Mapping[tuple[str, str], str]
 
 
 class Moment(NamedTuple):

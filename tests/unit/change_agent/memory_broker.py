@@ -49,6 +49,8 @@ class MemoryBroker:
         self.max_message_bytes = 1_000_000
         self.changed: str | None = None
         self.lost_topics: set[str] = set()
+        self.unchecked_topics: set[str] = set()
+        """Topics of which no check is answered."""
         self.checks = 0
         self.places: dict[str, Place | None] = {}
         """The place that was passed to the last check of each topic."""
@@ -70,6 +72,8 @@ class MemoryBroker:
 
     def check(self, topic: str, place: Place | None) -> None:
         self.places[topic] = place
+        if topic in self.unchecked_topics:
+            raise PublishError(topic, "the admin service does not answer")
         if topic in self.lost_topics:
             raise TopicLostError(topic, "does not exist")
         if self.changed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -219,6 +220,27 @@ def test_the_lost_topic_of_a_table_without_events_stops_it_and_is_opened(start: 
     line.publisher.note_moment(3, _TABLES, frozenset({("ks", "a")}))
     _wait_for(line, "a", 3)
     wait_until(lambda: [*line.publisher.statuses] == ["ks.a"], "no other one is opened")
+
+
+def test_a_table_without_events_stands_still_until_its_topic_can_be_checked(start: Start) -> None:
+    """The topic may have been deleted while no agent ran. The reason is shown, and the check is repeated."""
+    broker = MemoryBroker()
+    broker.unchecked_topics.add(TOPIC_A)
+    line = start(broker)
+    present = frozenset({("ks", "a"), ("ks", "b")})
+    line.publisher.note_moment(1, _TABLES, present)
+    reason = "its topic cannot be checked (the admin service does not answer)"
+    wait_until(lambda: line.publisher.stopped("ks", "a") == reason, "a is stopped")
+    checks = broker.checks
+    for time_ms in range(2, 6):
+        line.publisher.note_moment(time_ms, _TABLES, present)
+        _wait_for(line, "b", time_ms)
+        time.sleep(0.3)
+    assert line.publisher.checkpoint("ks", "a") is None
+    assert broker.checks <= checks + 2, "it is not checked at each moment"
+    broker.lost_topics.add(TOPIC_A)
+    broker.unchecked_topics.clear()
+    wait_until(lambda: [*line.publisher.statuses] == ["ks.a"], "the next check finds the loss", 20)
 
 
 def test_a_topic_that_was_deleted_with_its_table_is_not_made_again(start: Start) -> None:

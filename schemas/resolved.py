@@ -30,6 +30,7 @@ __all__ = [
 # The reasons of a node whose agent has published everything.
 DEAD_LETTERS: Final = "events of it are dead letters: see cdc connector dead-letters, then run cdc connector resend"
 NOT_READ: Final = "the connector has not read all of its events yet"
+_NOT_PUBLISHED: Final = "its agent has not published everything of this table"
 
 _FRESH_MS: Final = 60_000
 _SILENT_MS: Final = 30_000
@@ -162,11 +163,13 @@ def _why(
     if record.behind is not None:
         return record.behind
     if newest is None:
-        return "its agent has not published everything of this table yet"
+        return f"{_NOT_PUBLISHED} yet"
     if is_held and resolved != newest:
         return DEAD_LETTERS
     if resolved is None or newest - resolved > _SILENT_MS:
         return NOT_READ
+    if record.published_ms - newest > _SILENT_MS:
+        return f"{_NOT_PUBLISHED} for {(record.published_ms - newest) // 1000} s"
     return None
 
 

@@ -34,6 +34,8 @@ _NOT_PUBLISHED: Final = "its agent has not published everything of this table"
 
 _FRESH_MS: Final = 60_000
 _SILENT_MS: Final = 30_000
+# Longer than three syncs of 10 s: without a memory map, a moment passes only then.
+_STANDS_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def _why(
         return DEAD_LETTERS
     if resolved is None or newest - resolved > _SILENT_MS:
         return NOT_READ
-    if record.published_ms - newest > _SILENT_MS:
+    if record.published_ms - newest > _STANDS_MS:
         return f"{_NOT_PUBLISHED} for {(record.published_ms - newest) // 1000} s"
     return None
 

@@ -162,11 +162,11 @@ def test_the_reason_of_a_table_that_stands_still_is_told() -> None:
 
 def test_a_time_that_stands_still_without_a_reason_of_the_agent_is_told() -> None:
     """The agent reports, and the connector has read all: so events of the table wait in the agent."""
-    published_ms = _NOW_MS + 60_000
+    published_ms = _NOW_MS + 61_000
     records = {_A: _record(_A, Checkpoint(_NOW_MS, _at(1)), peers=(_A,), published_ms=published_ms)}
     found = resolved_of(_TABLE, records, {}, _cursors((1, 1)), published_ms + 100)
     assert found.resolved_ms == _NOW_MS
-    assert [each.why for each in found.nodes] == ["its agent has not published everything of this table for 60 s"]
+    assert [each.why for each in found.nodes] == ["its agent has not published everything of this table for 61 s"]
 
 
 _ONE_CENTER = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "dc1": "2"}

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from schemas.cql_identifier import quoted
-from schemas.cql_type import NativeType
+from schemas.cql_type import CqlType, NativeType
 from schemas.cql_value import split_partition_key
 from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection, RawValues
@@ -45,6 +45,9 @@ _ROW_DELETION: Final = MutationKind.ROW_DELETION
 # Types that have several serialized forms of one value: the row may be stored under another form than the event's. An
 # inet may be ::ffff:10.0.0.1, which Java writes as the four bytes of 10.0.0.1.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float", "inet"})
+# Types whose empty value may be in a list. Cassandra refuses a statement whose list has another empty value, such as that
+# of an int: "Invalid null value in condition". In a tuple, and after `=`, it takes such a value.
+_EMPTY_IN_LIST: Final = frozenset({"ascii", "blob", "text"})
 
 
 @final
@@ -54,7 +57,7 @@ class WaitingRead:
     Raises CqlValueError when the event's partition key is not one of the table.
     """
 
-    __slots__ = ("attempt", "bytes", "partition", "request", "task")
+    __slots__ = ("attempt", "bytes", "is_groupable", "partition", "request", "task")
 
     def __init__(self, task: Task, request: ReadRequest) -> None:
         self.task: Final = task
@@ -65,12 +68,14 @@ class WaitingRead:
             request.partition_key, len(request.projection.table.partition_key)
         )
         """The values of the partition key's columns."""
+        self.is_groupable: Final[bool] = _is_groupable(request, self.partition)
+        """False if only a statement of its own can answer it."""
 
 
 def take_group(waiting: deque[WaitingRead], *, allow_product: bool, largest: int = GROUP_SIZE) -> list[WaitingRead]:
     """Take the first waiting read and later ones that the same statement can answer, at most `largest` in all."""
     first = waiting.popleft()
-    if largest < 2 or not _is_groupable(first.request):
+    if largest < 2 or not first.is_groupable:
         return [first]
     choose = _choose if len(first.partition) == 1 else _choose_composite
     chosen = choose(first, waiting, allow_product, largest - 1)
@@ -121,17 +126,31 @@ def is_exact_by_bytes(projection: Projection) -> bool:
     return all(isinstance(each, NativeType) and each.name not in _SEVERAL_FORMS for each in types)
 
 
-def _is_groupable(request: ReadRequest) -> bool:
-    kind = request.kind
-    return (kind is _ROW or kind is _ROW_DELETION) and None not in request.clustering
+def _is_groupable(request: ReadRequest, partition: tuple[bytes, ...]) -> bool:
+    kind, clustering = request.kind, request.clustering
+    if (kind is not _ROW and kind is not _ROW_DELETION) or None in clustering:
+        return False
+    # Clusterings of several columns are a list of tuples.
+    is_listed = len(clustering) == 1
+    if b"" not in partition and not (is_listed and b"" in clustering):
+        return True
+    table = request.projection.table
+    columns = table.partition_key + (table.clustering_key if is_listed else ())
+    values = partition + (clustering if is_listed else ())
+    return all(value != b"" or _may_be_listed_empty(each.type) for each, value in zip(columns, values, strict=True))
 
 
-def _goes_with(first: ReadRequest, other: ReadRequest) -> bool:
+def _may_be_listed_empty(cql_type: CqlType) -> bool:
+    return isinstance(cql_type, NativeType) and cql_type.name in _EMPTY_IN_LIST
+
+
+def _goes_with(first: ReadRequest, waiting: WaitingRead) -> bool:
+    other = waiting.request
     return (
         other.projection is first.projection
         and other.level is first.level
         and (other.node is first.node or other.node == first.node)
-        and _is_groupable(other)
+        and waiting.is_groupable
     )
 
 
@@ -146,7 +165,7 @@ def _choose(first: WaitingRead, waiting: Iterable[WaitingRead], allow_product: b
         if looked_at == LOOK_AHEAD or (looked_at == _FIRST_LOOK and len(exact) < _WORTH_IT):
             break
         request = each.request
-        if not _goes_with(wanted, request):
+        if not _goes_with(wanted, each):
             continue
         mates.append(each)
         if request.partition_key == wanted.partition_key:
@@ -176,7 +195,7 @@ def _choose_composite(
     for looked_at, each in enumerate(waiting):
         if looked_at == LOOK_AHEAD or (looked_at == _FIRST_LOOK and not most) or most == room:
             break
-        if not _goes_with(wanted, each.request):
+        if not _goes_with(wanted, each):
             continue
         different = _different_column(first.partition, each.partition)
         if different == _SEVERAL:

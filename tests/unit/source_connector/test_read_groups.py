@@ -230,6 +230,28 @@ def test_reads_that_differ_in_more_than_their_key_are_not_grouped(other: dict[st
     assert take_group(deque([second, first]), allow_product=True) == [second]
 
 
+@pytest.mark.parametrize(("cql_type", "together"), [("int", 2), ("uuid", 2), ("text", 3), ("blob", 3), ("ascii", 3)])
+def test_an_empty_value_that_no_list_may_have_is_asked_for_by_equality(cql_type: str, together: int) -> None:
+    """Cassandra refuses such a list ("Invalid null value in condition"), and the table's groups would be halved."""
+    empty = b"\0\0\0" + b"\0\1x\0"
+    keys = [b"\0\4" + int32(number) + b"\0\0\1x\0" for number in range(2)]
+    paired = Projection(table(partition_key=("a", "b"), partition_type=cql_type))
+    waiting = deque(read(paired, each) for each in [*keys, empty])
+    assert len(take_group(waiting, allow_product=True)) == together
+    first = take_group(deque([read(paired, each) for each in (empty, *keys)]), allow_product=True)
+    assert len(first) == (3 if together == 3 else 1)
+    keyed = Projection(table(clustering_key=("c",), clustering_type=cql_type))
+    rows = [read(keyed, 1, clustering=(each,)) for each in (int32(1), int32(2), b"")]
+    assert len(take_group(deque(rows), allow_product=True)) == together
+
+
+def test_an_empty_value_in_a_tuple_may_be_in_a_group() -> None:
+    """Cassandra takes it there: clusterings of several columns are a list of tuples."""
+    wide = Projection(table(clustering_key=("c", "d")))
+    rows = [read(wide, 1, clustering=(each, b"")) for each in (int32(1), b"")]
+    assert len(take_group(deque(rows), allow_product=True)) == 2
+
+
 @pytest.mark.parametrize(
     ("cql_type", "exact"), [("int", True), ("text", True), ("decimal", False), ("boolean", False), ("inet", False)]
 )

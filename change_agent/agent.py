@@ -88,7 +88,7 @@ from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
 from change_agent.sqlite_file import UnwritableFileError
 from runtime.stage import Stage
-from schemas.errors import CdcError
+from schemas.errors import CdcError, ConfigError
 from schemas.gap_record import gaps_topic
 from schemas.progress_record import Peer, progress_topic
 from schemas.table_metadata import TableMetadata
@@ -546,12 +546,14 @@ class ChangeAgent:
     def wait(self, until: Callable[[], bool] = lambda: False) -> None:
         """Return when the agent was asked to stop, or when `until` returns True; it is called every half second.
 
-        Raises AgentFailedError when a stage failed.
+        Raises AgentFailedError when a stage failed, or ConfigError if the configuration has become wrong.
         """
         stats_at = time.monotonic() + self._config.stats_interval_ms / 1000
         while not (self._stop_request.wait(_LOOK_S) or until()):
             for stage in self._stages:
-                if (failure := stage.failure) is not None:
+                if isinstance(failure := stage.failure, ConfigError):
+                    raise failure
+                if failure is not None:
                     raise AgentFailedError(f"the {stage.name} failed: {type(failure).__name__}: {failure}") from failure
             if time.monotonic() >= stats_at:
                 stats_at += self._config.stats_interval_ms / 1000

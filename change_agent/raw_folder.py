@@ -1,7 +1,8 @@
 """Proves at the start that `cdcRawDirectory` is not the node's own commit log.
 
 The commit log has the same files as `cdc_raw`. The agent would take the segments that Cassandra still needs for
-segments that are done with, and delete them: the node would lose writes at its next crash.
+segments that are done with, and delete them: the node would lose writes at its next crash. While the agent runs,
+CdcRawGuard repeats the check.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from typing import Final
 from change_agent.cdc_raw.folder import list_folder
 from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
 from change_agent.configuration.config import AgentConfig
-from change_agent.configuration.option_types import commit_log_problem, is_same_folder
+from change_agent.configuration.option_types import COMMIT_LOG_SETTING, commit_log_problem, is_same_folder
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.offsets import has_positions
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from change_agent.standby import not_ready, stop_signals
 from schemas.errors import ConfigError
 
-__all__ = ["COMMIT_LOG_SETTING", "check_raw_folder"]
-
-COMMIT_LOG_SETTING: Final = "commitlog_directory"
+__all__ = ["check_raw_folder"]
 
 _log: Final = logging.getLogger(__name__)
 _PAUSE_S: Final = 2.0

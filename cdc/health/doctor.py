@@ -28,8 +28,7 @@ from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
 from change_agent.configuration.config import AgentConfig
-from change_agent.configuration.option_types import is_same_folder
-from change_agent.raw_folder import COMMIT_LOG_SETTING
+from change_agent.configuration.option_types import COMMIT_LOG_SETTING, is_same_folder
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from clients.topic_policies import Ask, Audience
 from schemas.cql_identifier import cql_identifier

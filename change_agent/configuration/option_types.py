@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 __all__ = [
+    "COMMIT_LOG_SETTING",
     "AdminUrl",
     "Folder",
     "Names",
@@ -25,6 +26,9 @@ __all__ = [
     "is_named_commit_log",
     "is_same_folder",
 ]
+
+COMMIT_LOG_SETTING: Final = "commitlog_directory"
+"""Cassandra's setting for the folder of the commit log."""
 
 
 def _names(value: object) -> object:

@@ -3,6 +3,9 @@
 When `cdc_raw` grows towards its limit, the guard moves final segments, the oldest first, to another folder. The
 reader takes them from there in the order of their ids. The guard never deletes anything. It needs neither the reader
 nor the broker, so it also works while both make no progress, which is when it is needed.
+
+It also ends the agent if `cdc_raw` has become the node's own commit log: a file system was mounted there, or the node
+was restarted with other folders. The agent would delete segments that Cassandra needs.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.cdc_index import index_name
 from change_agent.cdc_raw.listing import ReadableSegment, SegmentListing
 from change_agent.cdc_raw.space import TOTAL_SPACE_SETTINGS, SpaceForecast, cdc_space_of
+from change_agent.configuration.option_types import COMMIT_LOG_SETTING, commit_log_problem, is_same_folder
 from change_agent.metrics import AgentMetrics
 from change_agent.private_files import make_private_folder
 from change_agent.schema.node_connection import NodeUnavailableError
 from runtime.stage import Stage
+from schemas.errors import ConfigError
 
 __all__ = ["CdcRawGuard", "GuardLimits"]
 
@@ -82,6 +87,7 @@ _SETTINGS: Final = (
     "cdc_block_writes",
     "commitlog_disk_access_mode",
     _CDC_ENABLED,
+    COMMIT_LOG_SETTING,
 )
 
 
@@ -114,6 +120,8 @@ class CdcRawGuard(Stage):
         self._spilled_bytes = 0
         self._settings: Mapping[str, object] = yaml_settings
         self._settings_at = 0.0
+        # The device and the inode of cdc_raw: others after a mount.
+        self._folder: tuple[int, int] | None = None
         self._is_cdc_enabled = True
         self.ran_without_cdc = False
         """True when the node ran with `cdc_enabled: false` since this was last set to False.
@@ -133,12 +141,15 @@ class CdcRawGuard(Stage):
         return str(self._settings.get("commitlog_disk_access_mode", ""))
 
     def run(self) -> None:
-        """Check at intervals. A move that is under way at the stop is finished."""
+        """Check at intervals. A move that is under way at the stop is finished.
+
+        `failure` is a ConfigError when `cdc_raw` has become the node's commit log.
+        """
         for left_over in self._spill_directory.glob("*.tmp"):
             with suppress(OSError):  # it only takes room, until the next start
                 left_over.unlink()
         self._ask_settings()
-        while not self.stopping.is_set():
+        while not self.stopping.is_set() and self.failure is None:
             began_s = time.thread_time()
             try:
                 self._check()
@@ -163,7 +174,16 @@ class CdcRawGuard(Stage):
         else:
             self._settings_at = time.monotonic() + _SETTINGS_INTERVAL_S
             self._settings_known = True
+            self._refuse_commit_log(settings.get(COMMIT_LOG_SETTING))
             self._note_enabled(settings.get(_CDC_ENABLED, "true").lower() != "false")
+
+    def _refuse_commit_log(self, commit_log: str | None) -> None:
+        """Fail if this folder of the node is now cdc_raw. Not by an exception: it is no error of this program.
+
+        Only cdc_raw has indexes. So an agent whose machine has the node's folders under other names is left alone.
+        """
+        if commit_log and is_same_folder(Path(commit_log), self._cdc_raw) and not any(self._cdc_raw.glob("*_cdc.idx")):
+            self.failure = ConfigError.of("cdcRawDirectory", commit_log_problem(self._cdc_raw))
 
     def _note_enabled(self, is_enabled: bool) -> None:
         if self._is_cdc_enabled and not is_enabled:
@@ -190,7 +210,16 @@ class CdcRawGuard(Stage):
             error,
         )
 
+    def _note_mount(self) -> None:
+        """Ask for the node's settings at once when another file system was mounted at cdc_raw."""
+        found = self._cdc_raw.stat()
+        folder = (found.st_dev, found.st_ino)
+        if self._folder not in (None, folder):
+            self._settings_at = 0.0
+        self._folder = folder
+
     def _check(self) -> None:
+        self._note_mount()
         disk = shutil.disk_usage(self._cdc_raw)
         space = cdc_space_of(self._settings, disk.total)
         limit = self._limits.total_bytes or space.total_bytes

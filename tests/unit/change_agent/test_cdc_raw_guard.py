@@ -13,6 +13,7 @@ from change_agent.cdc_raw.space import CdcSpace, SpaceForecast, cdc_space_of
 from change_agent.metrics import AgentMetrics
 from change_agent.schema.node_connection import NodeUnavailableError
 from change_agent.segments.cdc_raw_guard import CdcRawGuard, GuardLimits
+from schemas.errors import ConfigError
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.topics.events_topic import wait_until
@@ -152,6 +153,36 @@ def test_a_node_that_runs_without_cdc_is_told_once(
     assert guard.ran_without_cdc is not is_enabled, "nobody has noted it yet"
     told = [each for each in caplog.records if "the node runs with cdc_enabled: false" in each.getMessage()]
     assert len(told) == (not is_enabled)
+
+
+def test_a_cdc_raw_that_becomes_the_commit_log_ends_the_agent(
+    cdc_raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a mount: the folder is another one, without indexes, and the node says that it is its commit log.
+
+    With an index it is cdc_raw in any case: the node may run in a container, with other names for the same folders.
+    """
+    commit_log = tmp_path / "commitlog"
+    commit_log.mkdir()
+    segment, index = commit_log / f"CommitLog-7-{_ID}.log", commit_log / f"CommitLog-7-{_ID}_cdc.idx"
+    segment.write_bytes(bytes(100))
+    guard = _guard(cdc_raw, tmp_path / "spill", AgentMetrics(), node=_Node({"commitlog_directory": str(commit_log)}))
+    guard._ask_settings()
+    guard._check()
+    assert guard.failure is None
+    cdc_raw.rmdir()
+    cdc_raw.symlink_to(commit_log)
+    index.write_text("100")
+    guard._check()
+    guard._ask_settings()
+    assert guard.failure is None
+    index.unlink()
+    guard._folder = (0, 0)  # mounted once more
+    guard.start()
+    wait_until(lambda: not guard.is_running, "it has ended", 10)
+    assert isinstance(guard.failure, ConfigError)
+    assert "cdc_raw is the node's commit log, whose segments the agent would delete" in str(guard.failure)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(("segments", "moved"), [(4, 0), (5, 3)])

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from cdc.health.agent_status import NoStatusError
 from cdc.health.findings import Level
 from cdc.health.line_config import LineConfig
-from cdc.health.local_agents import local_agents, unknown_agents
+from cdc.health.local_agents import _runs_agent, local_agents, unknown_agents
 from cdc.health.nodes import agents
 from cdc.main import cli
 from change_agent.cdc_raw.folder_lock import FolderLock
@@ -106,6 +106,13 @@ def test_an_agent_is_known_by_its_command_line(words: list[str], is_running: boo
         finally:
             process.kill()
     assert found.get(process.pid) == (tmp_path / "a.yaml" if is_running else None)
+
+
+@pytest.mark.parametrize("program", ["python3.13t", "python3.13d", "python3.14td", "python3", "pypy3.11", "cdc"])
+def test_an_agent_is_known_under_every_name_of_python(program: str) -> None:
+    """Builds of Python without the global lock, or for debugging, have a letter after their version."""
+    assert _runs_agent([program, "-m", "cdc.main", "agent", "--config", "a.yaml"])
+    assert not _runs_agent([f"{program}-config", "cdc", "agent"])
 
 
 def test_a_program_that_runs_an_agent_is_not_a_second_agent(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ class MutationPublisher(Stage):
             return
         topic = self._topic(loss.keyspace, loss.table)
         topic.note_problem(loss.reason, is_own=True)
-        self._hold(topic)
+        self._hold([topic])
 
     def _topic(self, keyspace: str, table: str) -> TopicQueue:
         topic = self._topics.get((keyspace, table))
@@ -344,10 +344,11 @@ class MutationPublisher(Stage):
             # There may be room again, on disk or in flight.
             self._ready[topic.name] = topic
         reading_waits = self._positions.waits_for_room
-        for topic in self._hold_limits.topics_to_hold(topics, reading_waits=reading_waits):
+        to_hold = self._hold_limits.topics_to_hold(topics, reading_waits=reading_waits)
+        for topic in to_hold:
             if topic.is_silent():
                 topic.note_silence()
-            self._hold(topic)
+        self._hold(to_hold)
         self._try_quiet(topics, reading_waits=reading_waits)
         self._check_topics(now)
 
@@ -427,25 +428,22 @@ class MutationPublisher(Stage):
     def _close(self, topic: TopicQueue) -> None:
         """Send nothing more to the topic before it is opened again."""
         if not topic.is_held:
-            self._hold(topic)
+            self._hold([topic])
         elif any(lane.is_open for lane in topic.lanes):
             # The topic's file is being sent. Without an open lane, the topic is already being opened.
             topic.hold()
             self._open(topic)
 
-    def _hold(self, topic: TopicQueue) -> None:
-        _log.warning(
-            "%s cannot be used for %.0f s: its events are held in %s, so that other tables can continue",
-            topic.name,
-            topic.unusable_for(),
-            self._held_directory,
-        )
-        must_open = topic.state is TopicState.OPEN
-        topic.hold()
-        self._store(topic)
-        self._metrics.topics_held += 1
-        if must_open:
-            self._open(topic)
+    def _hold(self, topics: Sequence[TopicQueue]) -> None:
+        longest_s = max((topic.unusable_for() for topic in topics), default=0.0)
+        self._notices.held([topic.name for topic in topics], longest_s, self._held_directory)
+        for topic in topics:
+            must_open = topic.state is TopicState.OPEN
+            topic.hold()
+            self._store(topic)
+            self._metrics.topics_held += 1
+            if must_open:
+                self._open(topic)
 
     def _reopen(self, topic: TopicQueue, lane: TopicLane) -> None:
         index, generation = topic.lanes.index(lane), lane.generation

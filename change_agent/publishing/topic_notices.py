@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 __all__ = ["TopicNotices"]
@@ -83,6 +84,18 @@ class TopicNotices:
             self._leave(topic)
         if not self._reason_of:
             self._reasons.clear()
+
+    def held(self, topics: Collection[str], seconds: float, folder: Path) -> None:
+        """Log that events of these topics are held. `seconds`: the longest time for which one could not be used."""
+        if topics:
+            _log.warning(
+                "%s cannot be used for %s%.0f s: %s events are held in %s, so that other tables can continue",
+                _some(topics),
+                "" if len(topics) == 1 else "up to ",
+                seconds,
+                "its" if len(topics) == 1 else "their",
+                folder,
+            )
 
     def _leave(self, topic: str) -> None:
         reason = self._reason_of.pop(topic, None)

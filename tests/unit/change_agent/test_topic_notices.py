@@ -159,6 +159,23 @@ def test_an_outage_of_all_topics_is_a_few_lines(log: list[str], tmp_path: Path) 
     assert not [each for each in log if "is open" in each]
 
 
+def test_topics_that_are_held_together_share_one_line(log: list[str], tmp_path: Path) -> None:
+    """While the broker of many topics is down, each of them would have a line of its own."""
+    usable, *tables = list(HEADERS)[:13]
+    broker = MemoryBroker()
+    broker.refused_topics |= {TOPIC_A.removesuffix("a") + table for table in tables}
+    line = PublisherLine(broker, tmp_path, hold_events=5, hold_s=1.5)
+    line.publisher.start()
+    for table in tables:
+        line.publish(table, 1)
+    line.publish(usable, 1)
+    wait_until(lambda: line.acknowledged() == 13, "they are held", 20)
+    line.publisher.stop()
+    [held] = [each for each in log if "are held in" in each]
+    assert held.startswith("12 topics (events-ks.b, events-ks.c, events-ks.d, ...) cannot be used for up to ")
+    assert "their events are held in" in held
+
+
 def test_a_topic_without_events_has_no_problem_once_it_can_be_used(log: list[str], tmp_path: Path) -> None:
     """It was lost and created again. No event is there whose acknowledgement would show that."""
     broker = MemoryBroker()

@@ -17,6 +17,8 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     cassandra_options,
+    check_broker,
+    check_mirror,
     check_table,
     check_topics,
     may_be_iceberg,
@@ -131,7 +133,9 @@ def verify_command(
     hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)
+    check_mirror(mirror_target)
     check_table(access, keyspace, name, options)
+    check_broker(options)
     session = open_session(jars, master, iceberg=iceberg)
     try:
         with spark_errors(), spark_progress(session, f"comparing {table}"):
@@ -224,6 +228,7 @@ def backfill_command(
         raise ConfigError.of("--rebuild", why)
     options = read_options(service_url, admin_url, more)
     check_table(access, keyspace, name)
+    check_broker({**options, "topic": rebuilt or "none"})
     session = open_session(jars, master)
     try:
         with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:

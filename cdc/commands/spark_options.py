@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce, wraps
 from pathlib import Path
 from types import FrameType
@@ -29,9 +30,12 @@ __all__ = [
     "WRITTEN",
     "SparkJobError",
     "cassandra_options",
+    "check_broker",
+    "check_mirror",
     "check_table",
     "check_topics",
     "cluster_options",
+    "counted",
     "may_be_iceberg",
     "named",
     "open_session",
@@ -69,6 +73,11 @@ BROKER_OPTIONS = together(
 )
 WRITTEN: Final = {"serviceUrl": "--service-url", "adminUrl": "--admin-url", "topic": "--topic"}
 """By name of an option of the data source: the option of a command that gives it."""
+_GIVEN_AS: Final = {
+    **WRITTEN,
+    **{name: f"--{name}" for name in ("consistency", "format", "mirror", "sample", "table", "target", "where")},
+}
+"""By name of an argument of a job: the option of a command that gives it."""
 _TABLE_OPTION = click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
 _CONTACT_POINT = ("--contact-point", "contact_points")
 _CASSANDRA_OPTIONS = together(
@@ -147,6 +156,11 @@ def _with_access(command: _Command) -> _Command:
     return with_access
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things as text: `1 record`, `2,000 records`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def named(texts: tuple[str, ...]) -> dict[str, str]:
     """`NAME=VALUE` texts by name. Raises ConfigError."""
     wrong = [text for text in texts if "=" not in text]
@@ -183,14 +197,41 @@ def may_be_iceberg(target: str) -> bool:
 def check_topics(options: Mapping[str, str]) -> None:
     """Ask the admin service for the data topics before Spark starts, which takes a minute on a small machine.
 
-    Raises ConfigError, TopicError and PulsarUnreachableError.
+    Raises ConfigError, TopicError (also for a topic without records of key and value) and PulsarUnreachableError.
     """
+    from spark_bridge.reading.planning import refuse_other_records
     from spark_bridge.topics.admin import PulsarAdmin
     from spark_bridge.topics.options import BridgeOptions
 
     with PulsarAdmin(BridgeOptions.from_mapping(options, WRITTEN)) as admin:
         for partition in admin.topic_partitions():
             admin.ledgers(partition)
+        refuse_other_records(admin, admin.topics())
+
+
+def check_broker(options: Mapping[str, str]) -> None:
+    """Connect to the broker before Spark starts. Pulsar's client would try for half a minute, and log each attempt.
+
+    Raises ConfigError and PulsarUnreachableError.
+    """
+    from spark_bridge.topics.broker_connection import check_answer
+    from spark_bridge.topics.options import BridgeOptions
+
+    check_answer(BridgeOptions.from_mapping(options, WRITTEN))
+
+
+def check_mirror(target: str | None) -> None:
+    """Raise ConfigError if no mirror has run with this target, as far as this Python can read its folder."""
+    from spark_bridge.jobs.mirror_state import known_format, no_mirror_reason
+
+    if target is None:
+        return
+    try:
+        is_there = known_format(target) is not None
+    except (OSError, ValueError, AttributeError):
+        return  # Spark may be able to read it
+    if not is_there:
+        raise ConfigError.of("--mirror", no_mirror_reason(target))
 
 
 def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapping[str, str] | None = None) -> None:
@@ -202,7 +243,10 @@ def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapp
     from spark_bridge.topics.options import BridgeOptions
     from spark_bridge.topics.topic_schemas import TopicSchemas
 
-    table = table_metadata(access, keyspace, name)
+    try:
+        table = table_metadata(access, keyspace, name)
+    except ConfigError as error:
+        raise _as_given(error) from error
     if options is None:
         return
     topic = TopicSchemas.fetch(BridgeOptions.from_mapping(options, WRITTEN))
@@ -290,14 +334,24 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _as_given(error: ConfigError) -> ConfigError:
+    """The same error, with the names by which a command gives the arguments of jobs."""
+    return ConfigError([replace(each, option=_GIVEN_AS.get(each.option, each.option)) for each in error.problems])
+
+
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Raise a SparkJobError for Spark's errors, and for Java's errors that PySpark passes on unchanged."""
+    """Raise a SparkJobError for Spark's errors, and for Java's errors that PySpark passes on unchanged.
+
+    A ConfigError of a job names the option of the command.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
+    except ConfigError as error:
+        raise _as_given(error) from error
     except (PySparkException, Py4JError) as error:
         raise SparkJobError(_reason_of(error)) from error
 

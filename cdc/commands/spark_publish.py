@@ -14,6 +14,7 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
+    check_broker,
     check_topics,
     may_be_iceberg,
     open_session,
@@ -86,6 +87,7 @@ def publish_command(
 
     options = read_options(service_url, admin_url, more, topic=topic)
     check_topics(options)
+    check_broker(options)
     session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 
     def show(published: str, records: int, epoch: int) -> None:

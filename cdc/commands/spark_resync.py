@@ -17,6 +17,8 @@ from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     WRITTEN,
+    check_broker,
+    check_mirror,
     cluster_options,
     may_be_iceberg,
     open_session,
@@ -130,6 +132,8 @@ def resync_command(
     if not any(not tables or each.table_name in tables for each in gaps.open_gaps()):
         _print(ResyncReport(tables=(), foreign_messages=gaps.foreign_messages, seconds=0.0), as_json=as_json)
         return
+    check_mirror(mirror_target)
+    check_broker({**options, "topic": "none"})
     session = open_session(jars, master, iceberg=mirror_target is not None and may_be_iceberg(mirror_target))
     try:
         with spark_errors():

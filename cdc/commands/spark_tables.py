@@ -17,7 +17,10 @@ from cdc.commands.spark_options import (
     SESSION_OPTIONS,
     TOPIC_OPTION,
     WRITTEN,
+    check_broker,
+    check_mirror,
     check_topics,
+    counted,
     may_be_iceberg,
     named,
     open_session,
@@ -189,10 +192,15 @@ def latest_command(
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
     from spark_bridge.jobs.mirror_state import MirrorTables
+    from spark_bridge.topics.positions import parse_time_ms
 
+    if as_of is not None and parse_time_ms(as_of) is None:
+        raise ConfigError.of("--as-of", f"{as_of!r} is no time with its zone, such as 2026-11-21T05:00:00Z")
     options = read_options(service_url, admin_url, more, topic=topic)
     statics = _columns(static_columns)
     check_topics(options)
+    check_mirror(target)
+    check_broker(options)
     session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)
     lines: list[str] = []
     try:
@@ -260,7 +268,9 @@ def _run(
     job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
     iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
-    check_topics({**options, "checkpointLocation": f"{job.target}/checkpoint"})  # as `mirror` sets it
+    asked = {**options, "checkpointLocation": f"{job.target}/checkpoint"}  # as `mirror` sets it
+    check_topics(asked)
+    check_broker(asked)
     session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)
     try:
         is_following = job.follow is not None
@@ -296,7 +306,7 @@ def _run(
 def _summary_text(table: str, summary: MirrorSummary) -> str:
     batches = "1 micro-batch" if summary.batches == 1 else f"{summary.batches:,} micro-batches"
     return (
-        f"{table}: {summary.records:,} records in {batches}, {summary.inserted:,} rows inserted, "
+        f"{table}: {counted(summary.records, 'record')} in {batches}, {counted(summary.inserted, 'row')} inserted, "
         f"{summary.updated:,} updated, {summary.deleted:,} deleted, {summary.seconds:.1f} s; {_complete(summary.resolved_ms)}"
     )
 
@@ -328,7 +338,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
 
 def _counts(counts: Mapping[str, int]) -> str:
     parts = [f"{counts.get(name, 0):,} {word}" for name, word in _WORDS.items()]
-    return "micro-batch: " + ", ".join(parts)
+    return f"micro-batch: {', '.join([counted(counts.get('records', 0), 'record'), *parts])}"
 
 
-_WORDS = {"records": "records", "insert": "inserted", "update": "updated", "delete": "deleted"}
+_WORDS = {"insert": "inserted", "update": "updated", "delete": "deleted"}

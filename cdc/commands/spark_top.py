@@ -11,7 +11,16 @@ import click
 from rich.console import Console
 
 from cdc.commands.option_types import FiniteRange
-from cdc.commands.spark_options import BROKER_OPTIONS, check_topics, read_options, resolved_ms
+from cdc.commands.spark_options import (
+    BROKER_OPTIONS,
+    check_broker,
+    check_topics,
+    counted,
+    named,
+    read_options,
+    resolved_ms,
+)
+from schemas.errors import ConfigError
 from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
 
 if TYPE_CHECKING:
@@ -57,9 +66,11 @@ def top_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --minutes 10
     """
+    _check_choice(topic, topics_pattern, named(more))
     options = read_options(service_url, admin_url, more, topic=topic, topicsPattern=topics_pattern)
     if topic is not None:
         check_topics(options)
+    check_broker(options)
     console = Console(highlight=False, soft_wrap=True)
     try:
         while True:
@@ -73,6 +84,15 @@ def top_command(
             time.sleep(every)
     except KeyboardInterrupt:
         pass
+
+
+def _check_choice(topic: str | None, topics_pattern: str | None, more: Mapping[str, str]) -> None:
+    """Raise ConfigError unless one option names topics. `more`: options of the data source, which may name them, too."""
+    is_named = any(name.lower() in ("topic", "topics", "topicspattern") for name in more)
+    if topic is None and topics_pattern is None and not is_named:
+        raise ConfigError.of("--topic", "is missing (or --topics-pattern)")
+    if topic is not None and topics_pattern is not None:
+        raise ConfigError.of("--topic", "and --topics-pattern are given; give only one of them")
 
 
 def _counted(options: Mapping[str, str], minutes: float) -> list[TopicActivity]:
@@ -96,7 +116,8 @@ def summary_lines(found: Sequence[TopicActivity], complete: Mapping[str, str]) -
     for each in found:
         rate = "" if each.per_second is None else f"; {each.per_second:,.1f} a second"
         yield each.topic.removeprefix("persistent://")
-        yield f"  {each.records:,} records: {each.updates:,} updates, {each.deletes:,} deletes{rate}"
+        counts = f"{counted(each.updates, 'update')}, {counted(each.deletes, 'delete')}"
+        yield f"  {counted(each.records, 'record')}: {counts}{rate}"
         median, high = each.lag_s(0.5), each.lag_s(0.99)
         lag = "" if median is None else f"lag {median:,.3f} s, 99 % {high:,.3f} s; "
         yield f"  {lag}last {each.last:%Y-%m-%d %H:%M:%S} UTC"

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
 
 import click
+from rich.console import Console
 
 from cdc.commands.option_types import FiniteRange
-from cdc.commands.spark_options import BROKER_OPTIONS, TOPIC_OPTION, WRITTEN, check_topics, read_options
+from cdc.commands.spark_options import (
+    BROKER_OPTIONS,
+    TOPIC_OPTION,
+    WRITTEN,
+    check_broker,
+    check_mirror,
+    check_topics,
+    read_options,
+)
 from schemas.errors import ConfigError
 
 __all__ = ["wait_command"]
 
-_LOOK_S = 0.5
+_LOOK_S: Final = 0.5
+
+_Look: TypeAlias = Callable[[int | None], None]
+"""A function that is given the resolved timestamp after a look, in milliseconds since 1970; None if it is not known."""
 
 
 @click.command(name="wait")
@@ -62,12 +78,15 @@ def wait_command(
         )
     options = read_options(service_url, admin_url, more, topic=topic)
     check_topics(options)
+    check_broker(options)
     parsed = BridgeOptions.from_mapping(options, WRITTEN)
     table = table_of(parsed)
     deadline = time.monotonic() + timeout_s
-    resolved_ms = wait_until_resolved(parsed, table, until_ms, timeout_s).resolved_ms
+    with _display(table, until_ms) as show:
+        resolved_ms = wait_until_resolved(parsed, table, until_ms, timeout_s, show).resolved_ms
     if target is not None:
-        resolved_ms = _wait_for_mirror(target, until_ms, deadline)
+        with _display(target, until_ms) as show:
+            resolved_ms = _wait_for_mirror(target, until_ms, deadline, show)
     assert resolved_ms is not None
     if as_json:
         click.echo(json.dumps({"table": table, "resolved_ms": resolved_ms, "resolved": utc_text(resolved_ms)}))
@@ -75,7 +94,23 @@ def wait_command(
         click.echo(f"{target or table} is complete until {utc_text(resolved_ms)}")
 
 
-def _wait_for_mirror(target: str, until_ms: int, deadline: float) -> int:
+@contextmanager
+def _display(what: str, until_ms: int) -> Iterator[_Look]:
+    """Yield the function that shows a terminal's user how far `what` is. Without a terminal, it shows nothing."""
+    if not sys.stderr.isatty():
+        yield lambda resolved_ms: None
+        return
+    with Console(stderr=True).status(f"waiting for {what}") as status:
+        yield lambda resolved_ms: status.update(f"waiting for {what}: {_reached(resolved_ms, until_ms)}")
+
+
+def _reached(resolved_ms: int | None, until_ms: int) -> str:
+    if resolved_ms is None:
+        return "until when it is complete is not known"
+    return f"it is {(until_ms - resolved_ms) / 1000:,.1f} s behind"
+
+
+def _wait_for_mirror(target: str, until_ms: int, deadline: float, show: _Look) -> int:
     from spark_bridge.errors import UnresolvedError
     from spark_bridge.jobs.resolved import mirror_resolved_ms
 
@@ -87,10 +122,15 @@ def _wait_for_mirror(target: str, until_ms: int, deadline: float) -> int:
         if found is not None and found > until_ms:
             return found
         if time.monotonic() >= deadline:
-            reached = (
-                "no run has noted a time" if found is None else f"it is {(until_ms - found) / 1000:.1f} s before it"
-            )
+            reason = _reached(found, until_ms) if found is not None else _missing(target)
             raise UnresolvedError(
-                f"{target} is not complete until the given time: {reached}; does cdc spark mirror run?"
+                f"{target} is not complete until the given time: {reason}; does cdc spark mirror run?"
             )
+        show(found)
         time.sleep(_LOOK_S)
+
+
+def _missing(target: str) -> str:
+    """Why a mirror has no resolved timestamp. Raises ConfigError if the folder is no mirror's."""
+    check_mirror(target)
+    return "no run has noted a time"

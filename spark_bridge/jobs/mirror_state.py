@@ -58,6 +58,7 @@ __all__ = [
     "known_creations",
     "known_format",
     "lack_of",
+    "no_mirror_reason",
     "not_applied",
     "refuse_lost_records",
 ]
@@ -256,8 +257,7 @@ class MirrorTables:
     def refuse_none(self) -> None:
         """Raise ConfigError if no mirror has run with this target: it would count as an empty one."""
         if self._applied.read() is None:
-            reason = f"there is no mirror below {self.target}; give the --target of `cdc spark mirror`"
-            raise ConfigError.of("mirror", reason)
+            raise ConfigError.of("mirror", no_mirror_reason(self.target))
 
     def save_applied(self, applied: Applied) -> None:
         """Store the progress. This is the last step of a micro-batch."""
@@ -426,6 +426,11 @@ def known_format(target: str) -> TableFormat | None:
         return None
     found: TableFormat = json.loads(stored).get("table_format") or "delta"
     return found
+
+
+def no_mirror_reason(target: str) -> str:
+    """Why a folder cannot be used as a mirror's, if no mirror has run with it."""
+    return f"there is no mirror below {target}; give the --target of `cdc spark mirror`"
 
 
 def lack_of(applied: Applied, options: BridgeOptions) -> str | None:

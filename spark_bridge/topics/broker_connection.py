@@ -17,16 +17,19 @@ import time
 from enum import IntEnum
 from typing import Final
 
+from clients.certificate_refusal import certificate_refusal
 from spark_bridge.errors import PulsarUnreachableError
+from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.authentication import http_certificate, http_headers, verification
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.protobuf import Fields, encoded, first_bytes, first_int, first_text, parsed
 
-__all__ = ["BrokerConnection", "BrokerRefusedError", "Command", "connection_of_topic"]
+__all__ = ["BrokerConnection", "BrokerRefusedError", "Command", "check_answer", "connection_of_topic"]
 
 _PROTOCOL_VERSION: Final = 19  # of Pulsar 2.11 and later
 _MAX_FRAME: Final = 64 << 20
 _MAX_REDIRECTS: Final = 8
+_PAUSE_S: Final = 0.5
 _REDIRECT, _CONNECT, _FAILED = 0, 1, 2
 
 
@@ -204,6 +207,32 @@ def connection_of_topic(options: BridgeOptions, topic: str) -> BrokerConnection:
         connection.close()
         authoritative = first_int(answer, 5)
     raise PulsarUnreachableError(options.service_url, f"the look-up of {topic} was redirected {_MAX_REDIRECTS} times")
+
+
+def check_answer(options: BridgeOptions, patience_s: float = PATIENCE_S) -> None:
+    """Log in to the broker of the options. Raises ConfigError, and PulsarUnreachableError if no broker answers.
+
+    A broker that starts is asked again for `patience_s`. A refusal is not reported here: Pulsar's own client, which
+    knows more ways to log in, reports it with the topic.
+    """
+    name = options.written("serviceUrl")
+    ends_at = time.monotonic() + patience_s
+    while True:
+        try:
+            BrokerConnection(options, options.service_url).close()
+        except BrokerRefusedError:
+            return
+        except OSError as error:
+            if time.monotonic() < ends_at:
+                time.sleep(_PAUSE_S)
+                continue
+            reason = f"the broker does not answer ({certificate_refusal(str(error)) or error}); start it or check the option {name}"
+            raise PulsarUnreachableError(options.service_url, reason) from error
+        except ValueError as error:  # after OSError: an error of TLS may be both
+            reason = f"something else than a broker answers; check the option {name}"
+            raise PulsarUnreachableError(options.service_url, reason) from error
+        else:
+            return
 
 
 def _command(frame: bytes) -> tuple[Command | None, Fields]:

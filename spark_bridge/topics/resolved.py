@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -219,9 +219,16 @@ def table_of(options: BridgeOptions) -> str:
     return table
 
 
-def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeout_s: float) -> TableResolved:
+def wait_until_resolved(
+    options: BridgeOptions,
+    table: str,
+    until_ms: int,
+    timeout_s: float,
+    on_look: Callable[[int | None], None] = lambda resolved_ms: None,
+) -> TableResolved:
     """Wait until the table holds all writes that were acknowledged up to this time.
 
+    `on_look` is called with the resolved timestamp after each look that found it too early, or not known.
     If Pulsar does not answer later, when it has answered once, that is retried until `timeout_s` is over. Raises UnresolvedError
     after `timeout_s`, and what `ResolvedTimestamps` raises.
     """
@@ -231,6 +238,7 @@ def wait_until_resolved(options: BridgeOptions, table: str, until_ms: int, timeo
         while found.resolved_ms is None or found.resolved_ms <= until_ms:
             if time.monotonic() >= deadline:
                 raise UnresolvedError.late(found, until_ms, timeout_s)
+            on_look(found.resolved_ms)
             time.sleep(_LOOK_S)
             try:
                 found = timestamps.read(table)

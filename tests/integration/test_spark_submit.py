@@ -66,7 +66,7 @@ def test_a_submitted_change_log_follows_the_topic(
         ("update", "a", "b"),
         ("delete", "b", None),
     ]
-    assert "micro-batch: 1 records, 1 inserted, 0 updated, 0 deleted" in log.read_text()
+    assert "micro-batch: 1 record, 1 inserted, 0 updated, 0 deleted" in log.read_text()
     topic.write(Record(key={"id": 2}, value={"name": "c"}))
     where = ["--service-url", url, "--admin-url", admin, "--topic", topic.name]
     kept = spark_command(spark, "history", *where, "--target", str(target))

@@ -24,7 +24,7 @@ from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_jars import _SETS, cached_jars
-from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg
+from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg, spark_errors
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
@@ -74,6 +74,12 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
             ["resync", *PULSAR, "--mirror", "x", "--contact-point", "h"],
             "--mirror: belongs to one table: give one --table",
         ),
+        (["top", *PULSAR], "--topic: is missing (or --topics-pattern)"),
+        (
+            ["top", *PULSAR, "--topic", "t", "--topics-pattern", "p"],
+            "--topic: and --topics-pattern are given; give only one of them",
+        ),
+        (["latest", *PULSAR, "--topic", "t", "--as-of", "yesterday"], "--as-of: 'yesterday' is no time with its zone"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
@@ -176,6 +182,7 @@ def test_an_error_of_java_is_one_line(
         monkeypatch.setattr(module, "open_session", lambda *arguments, **more: Session())
         monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
+        monkeypatch.setattr(module, "check_broker", lambda options: None)
     monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
     monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace()])
     monkeypatch.setattr(f"spark_bridge.jobs.{job}", fail)
@@ -215,6 +222,8 @@ def test_a_session_has_iceberg_where_the_tables_are(
         monkeypatch.setattr(module, "open_session", session)
         monkeypatch.setattr(module, "check_topics", lambda options: None)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
+        monkeypatch.setattr(module, "check_mirror", lambda target: None)
+        monkeypatch.setattr(module, "check_broker", lambda options: None)
     where = (
         ["--target", target] if command == "mirror" else ["--mirror", target, "--table", "k.t", "--contact-point", "h"]
     )
@@ -239,19 +248,98 @@ def test_an_admin_service_that_does_not_answer_is_told_before_spark_starts(monke
     assert line.endswith("; start it or check the option --admin-url")
 
 
+def _pages_of_topic(*schemas: Mapping[str, object]) -> Mapping[str, Any]:
+    """The pages of the admin service about an empty topic `t` with these versions of its schema."""
+    topic = "/admin/v2/persistent/public/default/t"
+    return {
+        f"{topic}/partitions": page({"partitions": 0}),
+        f"{topic}/internalStats": page({"ledgers": [], "cursors": {}}),
+        "/admin/v2/schemas/public/default/t/schemas": page({"getSchemaResponses": list(schemas)}),
+    }
+
+
+_READERS = [
+    ["latest"],
+    ["mirror", "--target", "x"],
+    ["publish", "--target", "x", "--rows"],
+    ["top"],
+    ["wait"],
+]
+
+
+@pytest.mark.parametrize("command", [_READERS[0], _READERS[-1]], ids=lambda each: each[0])
+def test_a_broker_that_does_not_answer_is_told_before_spark_starts(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulsar's client tried for half a minute and more, and logged each attempt."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with serving(_pages_of_topic()) as url:
+        done = cdc(*command, "--service-url", "pulsar://127.0.0.1:1", "--admin-url", url, "--topic", "t", timeout_s=25)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line == (
+        "cdc: Pulsar at pulsar://127.0.0.1:1: the broker does not answer ([Errno 111] Connection refused); start it or check "
+        "the option --service-url"
+    )
+
+
+def test_an_address_that_is_not_the_brokers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port of the admin service is a common mistake."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with serving(_pages_of_topic()) as url:
+        broker = url.replace("http://", "pulsar://")
+        done = cdc("latest", "--service-url", broker, "--admin-url", url, "--topic", "t")
+    (line,) = done.stderr.splitlines()
+    assert line == f"cdc: Pulsar at {broker}: something else than a broker answers; check the option --service-url"
+
+
+@pytest.mark.parametrize("command", _READERS, ids=lambda each: each[0])
+def test_a_topic_of_other_records_is_refused_before_spark_starts(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An events topic. A mirror printed Java's stack trace, and `latest` started Spark for nothing."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with serving(_pages_of_topic({"version": 0, "type": "AVRO", "data": "{}", "properties": {}})) as url:
+        done = cdc(*command, "--service-url", "pulsar://127.0.0.1:1", "--admin-url", url, "--topic", "t")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("cdc: topic persistent://public/default/t: has a schema of type AVRO: it is no topic of")
+
+
+@pytest.mark.parametrize("command", [["latest"], ["wait", "--timeout", "0"]], ids=lambda each: each[0])
+def test_a_folder_without_a_mirror_is_told_before_spark_starts(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line names the option of the command, and not the argument of a function."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setattr(
+        f"cdc.commands.spark_{'wait' if command[0] == 'wait' else 'tables'}.check_topics", lambda _: None
+    )
+    monkeypatch.setattr("cdc.commands.spark_wait.check_broker", lambda _: None)
+    resolved = SimpleNamespace(resolved_ms=1)
+    monkeypatch.setattr("spark_bridge.topics.resolved.wait_until_resolved", lambda *asked: resolved)
+    done = CliRunner().invoke(
+        spark, [*command, *PULSAR, "--topic", "data-k.t", "--mirror", str(tmp_path)], catch_exceptions=True
+    )
+    said = f"--mirror: there is no mirror below {tmp_path}; give the --target of `cdc spark mirror`"
+    assert (type(done.exception), str(done.exception)) == (ConfigError, said)
+
+
+def test_an_argument_of_a_job_is_named_as_the_option_of_the_command() -> None:
+    """A job says `format`, and the command has --format."""
+    with pytest.raises(ConfigError) as raised, spark_errors():
+        raise ConfigError.of("format", "is wrong")
+    assert str(raised.value) == "--format: is wrong"
+
+
 @pytest.mark.parametrize("command", ["verify", "backfill"])
 def test_a_cassandra_that_does_not_answer_is_told_before_spark_starts(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no Java, so the check must not need it."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    topic = "/admin/v2/persistent/public/default/t"
-    pages = {
-        f"{topic}/partitions": page({"partitions": 0}),
-        f"{topic}/internalStats": page({"ledgers": [], "cursors": {}}),
-    }
     where = ["--topic", "t"] if command == "verify" else []
-    with serving(pages) as url:
+    with serving(_pages_of_topic()) as url:
         done = cdc(
             command,
             "--service-url",
@@ -379,13 +467,13 @@ def test_a_topic_of_top_has_lines_for_a_narrow_terminal() -> None:
     found.add(to_arrow(found.topic, 0, rows[8:]))
     complete = {found.topic: "2026-11-24 22:00:55 UTC"}
     assert list(summary_lines([found], complete))[1:3] == [
-        "  2 records: 1 updates, 1 deletes",
+        "  2 records: 1 update, 1 delete",
         "  lag 0.067 s, 99 % 0.067 s; last 2026-11-24 22:00:56 UTC",
     ]
     found.add(to_arrow(found.topic, 0, [(*row[:2], {}, *row[3:]) for row in rows[:8]]))
     assert list(summary_lines([found], complete)) == [
         "public/default/data-shop.orders",
-        "  10 records: 9 updates, 1 deletes; 2.5 a second",
+        "  10 records: 9 updates, 1 delete; 2.5 a second",
         "  lag 0.067 s, 99 % 0.067 s; last 2026-11-24 22:00:56 UTC",
         "  complete until 2026-11-24 22:00:55 UTC",
     ]

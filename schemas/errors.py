@@ -8,8 +8,8 @@ Each product adds its own branches below :class:`CdcError` in its ``errors`` mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 __all__ = ["CdcError", "ConfigError", "ConfigProblem"]
 
@@ -20,13 +20,14 @@ class CdcError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProblem:
-    """One wrong option: its name, and the reason with the remedy."""
+    """One wrong option: its name, the reason with the remedy, and the file that has the option or lacks it, if known."""
 
     option: str
     reason: str
+    file: str = ""
 
     def __str__(self) -> str:
-        return f"{self.option}: {self.reason}"
+        return f"{f'{self.file}: ' if self.file else ''}{self.option}: {self.reason}"
 
 
 class ConfigError(CdcError):
@@ -42,3 +43,9 @@ class ConfigError(CdcError):
     def of(cls, option: str, reason: str) -> ConfigError:
         """A ConfigError about one option."""
         return cls([ConfigProblem(option=option, reason=reason)])
+
+    def in_file(self, file: str, given_elsewhere: Collection[str] = ()) -> ConfigError:
+        """The same error about the options of a file. `given_elsewhere`: options that the file does not have."""
+        return ConfigError(
+            [each if each.option in given_elsewhere else replace(each, file=file) for each in self.problems]
+        )

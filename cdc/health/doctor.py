@@ -402,7 +402,8 @@ def _of_place(place: str) -> Iterator[Finding]:
             config = AgentConfig.load(path)
         except ConfigError as error:
             for problem in error.problems:
-                yield failure(place, str(problem), "correct it there, or run this as the agent's user")
+                text = f"{problem.option}: {problem.reason}"  # the place is the file
+                yield failure(place, text, "correct it there, or run this as the agent's user")
             return
         yield from _machine(config)
     else:

@@ -76,7 +76,10 @@ class LineConfig(CassandraOptions, PulsarOptions):
             raise ConfigError.of("--config", f"{path} is not YAML ({yaml_problem(error)})") from None
         if not isinstance(loaded, dict | None):
             raise ConfigError.of("--config", f"{path} has no options; write `name: value` lines")
-        return cls.from_mapping({str(name): value for name, value in (loaded or {}).items()})
+        try:
+            return cls.from_mapping({str(name): value for name, value in (loaded or {}).items()})
+        except ConfigError as error:
+            raise error.in_file(str(path)) from None
 
     @classmethod
     def from_mapping(cls, given: dict[str, object]) -> Self:

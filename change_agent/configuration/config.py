@@ -215,7 +215,14 @@ class AgentConfig(CassandraOptions, PulsarOptions):
     @classmethod
     def load(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Self:
         """Read a configuration file, or the environment alone. Raises ConfigError with all problems."""
-        return cls.from_mapping(_read(path), environment)
+        options = _read(path)
+        try:
+            return cls.from_mapping(options, environment)
+        except ConfigError as error:
+            if path is None:
+                raise
+            given, _ = _from_environment(os.environ if environment is None else environment)
+            raise error.in_file(str(path), given.keys() - options.keys()) from None
 
     @classmethod
     def unchecked(cls, path: Path | None, environment: Mapping[str, str] | None = None) -> Mapping[str, object]:
@@ -231,7 +238,8 @@ class AgentConfig(CassandraOptions, PulsarOptions):
         """Only `cdcWorkingDir`, for such users. Raises ConfigError."""
         found = cls.unchecked(path).get("cdcWorkingDir")
         if not isinstance(found, str) or not found:
-            raise ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")
+            error = ConfigError.of("cdcWorkingDir", "is missing; set it, or give --working-dir")
+            raise error if path is None else error.in_file(str(path))
         return Path(found)
 
     @classmethod

@@ -21,14 +21,28 @@ def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_mistake_is_one_line_and_the_exit_code_is_2(tmp_path: Path) -> None:
-    """All mistakes are reported at once, each with its option and without a traceback."""
+    """All mistakes are reported at once, each with its file and its option, and without a traceback."""
     config = tmp_path / "agent.yaml"
     config.write_text("cdcRawDir: /tmp\nport: nine\ncdcWorkingDir: work\n")
     done = _agent("--config", str(config))
     assert done.returncode == 2
     assert sorted(done.stderr.splitlines()) == [
-        "cdc: cdcRawDir: is no option of the agent; did you mean cdcRawDirectory?",
-        "cdc: cdcRawDirectory: is missing; set it to the node's cdc_raw_directory, or set cassandraYaml",
+        f"cdc: {config}: cdcRawDir: is no option of the agent; did you mean cdcRawDirectory?",
+        f"cdc: {config}: cdcRawDirectory: is missing; set it to the node's cdc_raw_directory, or set cassandraYaml",
+        f"cdc: {config}: port: must be a whole number",
+    ]
+
+
+def test_a_wrong_option_of_the_environment_is_not_looked_for_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file does not have the option, so the line does not name the file."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"cdcRawDirectory: {tmp_path}\n")
+    monkeypatch.setenv("CDC_PORT", "nine")
+    done = _agent("--config", str(config))
+    assert sorted(done.stderr.splitlines()) == [
+        f"cdc: {config}: cdcWorkingDir: is missing; set it",
         "cdc: port: must be a whole number",
     ]
 
@@ -41,7 +55,7 @@ def test_a_node_without_cdc_is_told_before_anything_starts(tmp_path: Path) -> No
     done = _agent("--config", str(config))
     assert done.returncode == 2
     assert done.stderr == (
-        f"cdc: cassandraYaml: {tmp_path}/cassandra.yaml has cdc_enabled: false; set it to true and restart the node\n"
+        f"cdc: {config}: cassandraYaml: {tmp_path}/cassandra.yaml has cdc_enabled: false; set it to true and restart the node\n"
     )
 
 
@@ -58,7 +72,7 @@ def test_the_nodes_commit_log_is_not_taken_for_cdc_raw(tmp_path: Path, name: str
     hint = "; if the node's cdc_raw_directory has this name, set cassandraYaml to the file that says so"
     hint = "" if name == "log" else hint
     assert done.stderr == (
-        f"cdc: cdcRawDirectory: {tmp_path}/{name} is the node's commit log, whose segments the agent would delete;"
+        f"cdc: {config}: cdcRawDirectory: {tmp_path}/{name} is the node's commit log, whose segments the agent would delete;"
         f" set it to the node's cdc_raw_directory (see cassandra.yaml){hint}\n"
     )
 

@@ -161,7 +161,7 @@ def verify_command(
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     else:
-        for line in report_lines(table, report):
+        for line in report_lines(table, report, "topic" if mirror_target is None else "mirror"):
             click.echo(line)
     sys.exit(exit_code(report))
 

@@ -15,11 +15,17 @@ _NOT_SURE: Final = 3
 """The exit code 2 is for wrong usage, as for all commands."""
 
 
-def report_lines(table: str, report: VerifyReport) -> Iterator[str]:
-    """A line for each row that differs, was still changing or cannot be sent again, and a summary as the last line."""
+def report_lines(table: str, report: VerifyReport, compared: str = "topic") -> Iterator[str]:
+    """A line for each row that differs, was still changing or cannot be sent again, and a summary as the last line.
+
+    `compared`: what was compared with Cassandra, `topic` or `mirror`.
+    """
     for each in report.differences:
         columns = f" in {', '.join(each.columns)}" if each.columns else ""
-        times = f"written {each.cassandra_writetime_us} in Cassandra, {each.topic_writetime_us} beside it"
+        places = (("Cassandra", each.cassandra_writetime_us), (f"the {compared}", each.topic_writetime_us))
+        times = ", ".join(
+            f"no write time in {place}" if us is None else f"written {us} in {place}" for place, us in places
+        )
         yield f"{each.kind}{columns}: {each.key} ({times})"
     for key in report.unsettled:
         yield f"still changing: {key}"

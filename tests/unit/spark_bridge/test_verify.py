@@ -123,7 +123,7 @@ def report(
     ("told", "code", "line"),
     [
         (report(), 0, "shop.t: 9 rows in 2 token ranges, 0 differ, 0 still changing, 0 left out, 1.5 s"),
-        (report(differences=(MISSING,)), 1, "missing: k1 (written 5 in Cassandra, None beside it)"),
+        (report(differences=(MISSING,)), 1, "missing: k1 (written 5 in Cassandra, no write time in the topic)"),
         (report(unsettled=("k2",)), 3, "still changing: k2"),
         (report(left_out=4), 3, "left out: 4 more rows that differ, beyond --max-differences; a run after the repair"),
         (report(differences=(MISSING,), unsettled=("k2",)), 1, "still changing: k2"),

@@ -10,7 +10,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService
 from cdc.health.sources import is_ours, names_in
 from schemas.topics import DEFAULT_EVENTS_PREFIX, full_topic_name
 
-__all__ = ["asked_dead_letter_topics", "dead_letter_topics"]
+__all__ = ["asked_dead_letter_topics", "dead_letter_topics", "reads_line"]
 
 
 def dead_letter_topics(config: LineConfig, sources: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -18,7 +18,9 @@ def dead_letter_topics(config: LineConfig, sources: Iterable[Mapping[str, Any]])
 
     `sources`: the options of each source. A source that reads topics with another prefix belongs to another line.
     """
-    named = [str(each["deadLetter.topic"]) for each in sources if each.get("deadLetter.topic") and _reads(each, config)]
+    named = [
+        str(each["deadLetter.topic"]) for each in sources if each.get("deadLetter.topic") and reads_line(each, config)
+    ]
     return tuple(dict.fromkeys(full_topic_name(each) for each in (config.dead_letters, *named)))
 
 
@@ -37,7 +39,7 @@ def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tupl
     return dead_letter_topics(config, options())
 
 
-def _reads(options: Mapping[str, Any], config: LineConfig) -> bool:
-    """Return True if a source reads topics of the line."""
+def reads_line(options: Mapping[str, Any], config: LineConfig) -> bool:
+    """Return True if a source with these options reads events topics of the line."""
     topics = names_in(options.get("events.topic") or DEFAULT_EVENTS_PREFIX)
     return any(full_topic_name(each).startswith(full_topic_name(config.topic_prefix)) for each in topics)

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.health.data_topics import named_tables
+from cdc.health.dead_letter_topics import reads_line
 from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import Cluster, agents, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
-from cdc.health.sources import SourceView, sources_of, with_starts
+from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 from schemas.cql_identifier import cql_identifier
 
-__all__ = ["line_status", "uncaptured"]
+__all__ = ["is_of_other_cluster", "line_status", "uncaptured"]
 
 _UNKNOWN: Final = "not known, because Pulsar does not say"
 
@@ -94,7 +95,8 @@ def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
 
     def look() -> list[Finding]:
         found = [each for view in pulsar.sources for each in view.findings(config.functions_log_dir, now_s)]
-        found += [each for view in pulsar.sources for each in uncaptured(view, cluster.tables)]
+        own = [view for view in pulsar.sources if not is_of_other_cluster(view, config)]
+        found += [each for view in own for each in uncaptured(view, cluster.tables)]
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing
@@ -102,6 +104,12 @@ def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
         return found or [failure("", "none is deployed", "pulsar-admin sources create (docs/connector.md)")]
 
     return _known(pulsar, look)
+
+
+def is_of_other_cluster(source: SourceView, config: LineConfig) -> bool:
+    """Return True if the source reads neither events topics nor nodes of this line: clusters may share a namespace."""
+    nodes = set(names_in(source.options.get("contactPoints") or ()))
+    return not reads_line(source.options, config) and nodes.isdisjoint(config.contact_points)
 
 
 def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from cdc.health.data_topics import data_topics
 from cdc.health.doctor import agent_machine, captured_tables
 from cdc.health.findings import Finding, Level, Section, failure, level_of, ok, warning
 from cdc.health.line_config import LineConfig
-from cdc.health.line_status import uncaptured
+from cdc.health.line_status import is_of_other_cluster, uncaptured
 from cdc.health.local_agents import admin_url_of
 from cdc.health.mirrors import judged_mirror, mirror_finding
 from cdc.health.nodes import agents
@@ -105,6 +105,24 @@ def test_a_source_of_a_table_without_cdc_or_of_none_is_told() -> None:
     assert (missing.level, missing.text) == (Level.WARNING, "waits for its table shop.none, which does not exist")
     assert not list(uncaptured(_running("shop.none"), {}))
     assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), tables))  # it has another finding
+
+
+@pytest.mark.parametrize(
+    ("options", "is_other"),
+    [
+        ({"contactPoints": "10.1.0.1", "events.topic": "other-events-shop.orders"}, True),
+        ({"contactPoints": "10.1.0.1"}, False),
+        ({"contactPoints": "10.0.0.1, 10.0.0.2", "events.topic": "events-shop.orders"}, False),
+        ({"events.topic": ["events-shop.orders", "cdc-events-shop.orders"]}, False),
+    ],
+    ids=["another cluster", "our events", "our nodes, the events of DataStax's agent", "our events too"],
+)
+def test_a_source_of_another_cluster_is_not_looked_for_in_this_one(
+    options: Mapping[str, object], is_other: bool
+) -> None:
+    """Two clusters in one namespace have other prefixes of events topics. The tables of one are not in the other."""
+    line = LineConfig.from_mapping({"contactPoints": ["10.0.0.1"]})
+    assert is_of_other_cluster(_deployed("", **options), line) is is_other
 
 
 def _running(names: str) -> SourceView:

@@ -28,6 +28,8 @@ _PACKAGES: Final = "spark.jars.packages"
 _JVM_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _USERS_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _WRITES_ARCHIVE: Final = "-XX:ArchiveClassesAtExit"
+_DAEMON: Final = "spark.python.daemon.module"
+_WARNS_OF_PLANS: Final = "org.apache.spark.sql.catalyst.util.StringUtils"
 _SETTINGS: Final = {
     **SMALL_RUNS,
     # The number of pieces of compiled code that Spark keeps. A micro-batch of a mirror has more than the default of
@@ -63,8 +65,10 @@ class _Builder(SparkSession.Builder):
     def getOrCreate(self) -> SparkSession:  # noqa: N802  (PySpark's name)
         settings = self._options
         master = settings.get("spark.master", "local")  # Spark's own default is `local[*]`
-        if "spark.remote" in settings or not (master == "local" or master.startswith("local[")):
+        if "spark.remote" in settings:
             return super().getOrCreate()
+        if not (master == "local" or master.startswith("local[")):
+            return _without_warnings_of_plans(super().getOrCreate())
         given = dict(settings)
         jars = self._jars or self._prepared(settings)
         if jars and not self._jars:
@@ -73,6 +77,7 @@ class _Builder(SparkSession.Builder):
         # Jars that use each other need one class loader: that of the home, or that of Spark's settings.
         are_alone = settings.get(_JARS) == _jar_list(jars) and _PACKAGES not in settings
         try:
+            settings.setdefault(_DAEMON, "spark_bridge.worker_daemon")
             with spark_home(jars if are_alone else ()) as home:
                 if home is not None and are_alone:
                     del settings[_JARS]
@@ -82,7 +87,7 @@ class _Builder(SparkSession.Builder):
                     and _WRITES_ARCHIVE not in settings.get(_USERS_JVM_OPTIONS, "")
                 ):
                     settings[_JVM_OPTIONS] = " ".join([*filter(None, [settings.get(_JVM_OPTIONS)]), *home.jvm_options])
-                return super().getOrCreate()
+                return _without_warnings_of_plans(super().getOrCreate())
         finally:
             settings.clear()  # the builder may be used again
             settings.update(given)
@@ -92,6 +97,13 @@ class _Builder(SparkSession.Builder):
         if not self._packages or _JARS in settings or settings.get(_PACKAGES) != ",".join(self._packages):
             return ()
         return prepared_jars([_file_name(each) for each in self._packages])
+
+
+def _without_warnings_of_plans(session: SparkSession) -> SparkSession:
+    """The same session. Spark no longer warns of each plan whose text `spark.sql.maxPlanStringLength` has cut."""
+    log4j = session.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001  # it has one
+    log4j.core.config.Configurator.setLevel(_WARNS_OF_PLANS, log4j.Level.ERROR)
+    return session
 
 
 def _file_name(package: str) -> str:

@@ -92,3 +92,22 @@ def test_an_interrupted_prepare_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     assert "cdc: interrupted" in process.communicate(timeout=180)[1]
     wait_until(lambda: not any(each.is_running() for each in started), "nothing runs")
     assert list(tmp_path.rglob("classes-*")) == []
+
+
+_NO_NEWS = """
+from spark_bridge import session_builder
+
+session = session_builder().master("local[1]").getOrCreate()
+rows = session.range(2_000_000).mapInPandas(lambda frames: frames, "id long")
+print(rows.limit(1).collect())
+wide = session.range(1).selectExpr(*[f"id + {number} AS a_{'long_' * 150}name_{number}" for number in range(20)])
+print(len(wide.collect()[0]))
+"""
+
+
+def test_a_session_says_nothing_of_reads_that_end_early_and_of_long_plans() -> None:
+    """Such a read printed a traceback of PySpark's daemon, and each long plan a warning about our own limit of its text."""
+    session = subprocess.run([sys.executable, "-c", _NO_NEWS], capture_output=True, text=True, check=True)
+    assert session.stdout.splitlines() == ["[Row(id=0)]", "20"]
+    assert "Traceback" not in session.stderr
+    assert "spark.sql.maxPlanStringLength" not in session.stderr

@@ -11,6 +11,7 @@ from schemas import record_properties as names
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
+from source_connector.rows.range_bounds import expressible
 
 __all__ = ["event_time_ms", "gone_properties", "marker_properties", "row_properties", "survivor_properties"]
 
@@ -59,7 +60,7 @@ def marker_properties(projection: Projection, pending: PendingEvent) -> dict[str
     if event.deletion_time_us is not None:
         properties[names.DELETION_TIME] = str(event.deletion_time_us)
     if event.bounds is not None:
-        properties |= _bounds(projection, event.partition_key, event.bounds)
+        properties |= _bounds(projection, event.partition_key, expressible(projection.table, event.bounds))
     return properties
 
 

@@ -26,6 +26,7 @@ from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outcome_of_scope, pause_s
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
+from source_connector.rows.range_bounds import expressible
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
 from source_connector.rows.row_task import may_be_overtaken
@@ -87,7 +88,7 @@ class ScopeTask(Task):
             projection=self._projection,
             kind=event.kind,
             partition_key=event.partition_key,
-            bounds=event.bounds,
+            bounds=None if event.bounds is None else expressible(self._projection.table, event.bounds),
             level=ReadLevel.HIGHER,
             node=self._pending.message.node_id,
         )

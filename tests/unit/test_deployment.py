@@ -129,7 +129,7 @@ def test_a_wrong_configuration_ends_the_main_process_with_the_code_that_is_not_r
         [sys.executable, "-m", "cdc.main", *words], capture_output=True, text=True, timeout=60, check=False
     )
     assert [str(done.returncode)] == _values("RestartPreventExitStatus")
-    assert "cdc: port: must be a whole number" in done.stderr.splitlines()
+    assert f"cdc: {wrong}: port: must be a whole number" in done.stderr.splitlines()
     assert commands_before == []
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pyspark
 import pytest
@@ -166,15 +167,21 @@ def test_a_jar_that_is_missing_leaves_spark_to_itself(tmp_path: Path) -> None:
         assert home is None
 
 
+class _StartedError(Exception):
+    """Spark would start now."""
+
+
 def _started(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The settings and the home with which the builder would start Spark."""
     found: dict[str, str] = {}
 
-    def start(self: SparkSession.Builder) -> None:
+    def start(self: SparkSession.Builder) -> NoReturn:
         found.update(self._options, home=os.environ.get(SPARK_HOME, ""), jars=os.environ.get(MORE_JARS, ""))
+        raise _StartedError
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
-    builder.getOrCreate()
+    with pytest.raises(_StartedError):
+        builder.getOrCreate()
     return found
 
 

@@ -72,7 +72,7 @@ def test_a_submitted_change_log_follows_the_topic(
     kept = spark_command(spark, "history", *where, "--target", str(target))
     # After a kill before Spark's own note of the last micro-batch, Spark repeats it, with nothing to do.
     assert kept.exit_code == 0
-    assert re.match(rf"{target}/history: .* 1 rows inserted, 0 updated, 0 deleted, ", kept.stdout)
+    assert re.match(rf"{target}/history: .* 1 row inserted, 0 updated, 0 deleted, ", kept.stdout)
     versions = spark.read.format("delta").load(f"{target}/history").selectExpr("id", "name", "valid_to IS NULL")
     assert [tuple(each) for each in versions.collect()] == [(2, "c", True)]
     for more in ([], ["--mirror", str(target)]):

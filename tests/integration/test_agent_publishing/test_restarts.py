@@ -47,7 +47,7 @@ def test_sighup_takes_over_what_can_change_and_says_what_cannot(
     write(session, f"{keyspace}.a", ["not seen"])
     write(session, f"{keyspace}.b", ["b"])
     topic_of(f"{keyspace}.b").wait_for(1)
-    reload("excludeTables: nonsense\n", "configuration not read again: excludeTables")
+    reload("excludeTables: nonsense\n", f"configuration not read again: {agent.config}: excludeTables")
     reload("", "configuration read again: excludeTables")
     write(session, f"{keyspace}.a", ["seen again"])
     topic = topic_of(f"{keyspace}.a")

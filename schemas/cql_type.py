@@ -24,11 +24,13 @@ __all__ = [
     "TupleType",
     "UserType",
     "VectorType",
+    "has_empty_value",
     "parse_cql_type",
 ]
 
 NATIVE_TYPE_NAMES: Final = frozenset({*CODECS, "varchar"})
 
+_WITH_EMPTY_VALUE: Final = frozenset({"ascii", "blob", "text"})
 # No schema is nested so deeply. The limit protects the stack against hostile text.
 _MAX_DEPTH: Final = 64
 
@@ -132,6 +134,11 @@ class CustomType:
 
 
 CqlType = NativeType | ListType | SetType | MapType | TupleType | VectorType | UserType | CustomType
+
+
+def has_empty_value(cql_type: CqlType) -> bool:
+    """True if no bytes are a value of the type, such as the text "". For other types they stand for no value."""
+    return isinstance(cql_type, NativeType) and cql_type.name in _WITH_EMPTY_VALUE
 
 
 def is_multi_cell(cql_type: CqlType) -> bool:

@@ -122,7 +122,7 @@ def _wait_for_mirror(target: str, until_ms: int, deadline: float, show: _Look) -
         if found is not None and found > until_ms:
             return found
         if time.monotonic() >= deadline:
-            reason = _reached(found, until_ms) if found is not None else _missing(target)
+            reason = _reached(found, until_ms) if found is not None else _why_no_time(target)
             raise UnresolvedError(
                 f"{target} is not complete until the given time: {reason}; does cdc spark mirror run?"
             )
@@ -130,7 +130,7 @@ def _wait_for_mirror(target: str, until_ms: int, deadline: float, show: _Look) -
         time.sleep(_LOOK_S)
 
 
-def _missing(target: str) -> str:
+def _why_no_time(target: str) -> str:
     """Why a mirror has no resolved timestamp. Raises ConfigError if the folder is no mirror's."""
     check_mirror(target)
     return "no run has noted a time"

@@ -20,8 +20,8 @@ from schemas.errors import ConfigError
 __all__ = ["LocalAgent", "admin_url_of", "local_agents", "shared_nodes", "unknown_agents", "without_status"]
 
 _WITH_VALUE: Final = ("--config", "--parent")
-_OWN_PROGRAM: Final = re.compile(r"cdc|(python|pypy)[0-9.]*[td]*")
 # `t` is the build without the global lock, `d` the one for debugging.
+_OWN_PROGRAM: Final = re.compile(r"cdc|(python|pypy)[0-9.]*[td]*")
 _NOT_RUNNING: Final = ("--check", "--help", "-h")
 _DEFAULT_ADMIN_URL: Final = AgentConfig.model_fields["pulsar_admin_url"].default
 

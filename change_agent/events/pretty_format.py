@@ -22,7 +22,7 @@ from typing import Final
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.db.values import Cell, Clustering, Mutation, PartitionUpdate, RangeTombstone, Row
 from schemas.cql_map_key import map_key_text
-from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, UserType
+from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, UserType, has_empty_value
 from schemas.cql_value import CqlValueError, split_partition_key, value_reader
 from schemas.json_value import json_string
 from schemas.table_metadata import ColumnMetadata
@@ -31,7 +31,6 @@ __all__ = ["pretty_lines", "time_text"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER: Final = NativeType("counter")
-_HAS_EMPTY_VALUE: Final = ("text", "ascii", "blob")
 
 
 def pretty_lines(segment: str, entry: CommitLogEntry, mutation: Mutation) -> list[str]:
@@ -147,7 +146,7 @@ def _times(timestamp: int, ttl: int, local_time_s: int | None) -> str:
 def _value(cql_type: CqlType, value: bytes) -> str:
     if cql_type == _COUNTER:
         return _counter(value)
-    if not value and not (isinstance(cql_type, NativeType) and cql_type.name in _HAS_EMPTY_VALUE):
+    if not value and not has_empty_value(cql_type):
         return "empty"
     try:
         return _text_of(cql_type)(value)

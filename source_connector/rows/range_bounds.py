@@ -8,15 +8,11 @@ one. The connector reads the rows of the wider range, and publishes those that e
 
 from __future__ import annotations
 
-from typing import Final
-
-from schemas.cql_type import CqlType, NativeType
+from schemas.cql_type import has_empty_value
 from schemas.mutation_event import RangeBounds
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["expressible"]
-
-_WITH_EMPTY_VALUE: Final = frozenset({"ascii", "blob", "text"})
 
 
 def expressible(table: TableMetadata, bounds: RangeBounds) -> RangeBounds:
@@ -35,10 +31,6 @@ def expressible(table: TableMetadata, bounds: RangeBounds) -> RangeBounds:
 def _shortened(table: TableMetadata, prefix: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """The prefix as far as it has no empty value that is null in Avro."""
     for at, value in enumerate(prefix):
-        if not value and not _has_empty_value(table.clustering_key[at].type):
+        if not value and not has_empty_value(table.clustering_key[at].type):
             return prefix[:at]
     return prefix
-
-
-def _has_empty_value(cql_type: CqlType) -> bool:
-    return isinstance(cql_type, NativeType) and cql_type.name in _WITH_EMPTY_VALUE

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from schemas.cql_identifier import quoted
-from schemas.cql_type import CqlType, NativeType
+from schemas.cql_type import NativeType, has_empty_value
 from schemas.cql_value import split_partition_key
 from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection, RawValues
@@ -45,9 +45,6 @@ _ROW_DELETION: Final = MutationKind.ROW_DELETION
 # Types that have several serialized forms of one value: the row may be stored under another form than the event's. An
 # inet may be ::ffff:10.0.0.1, which Java writes as the four bytes of 10.0.0.1.
 _SEVERAL_FORMS: Final = frozenset({"boolean", "decimal", "varint", "double", "float", "inet"})
-# Types whose empty value may be in a list. Cassandra refuses a statement whose list has another empty value, such as that
-# of an int: "Invalid null value in condition". In a tuple, and after `=`, it takes such a value.
-_EMPTY_IN_LIST: Final = frozenset({"ascii", "blob", "text"})
 
 
 @final
@@ -127,6 +124,11 @@ def is_exact_by_bytes(projection: Projection) -> bool:
 
 
 def _is_groupable(request: ReadRequest, partition: tuple[bytes, ...]) -> bool:
+    """True if a statement for several reads can answer this one.
+
+    Cassandra refuses a list with an empty value of a type such as int ("Invalid null value in condition"). In a tuple,
+    and after `=`, it takes such a value.
+    """
     kind, clustering = request.kind, request.clustering
     if (kind is not _ROW and kind is not _ROW_DELETION) or None in clustering:
         return False
@@ -137,11 +139,7 @@ def _is_groupable(request: ReadRequest, partition: tuple[bytes, ...]) -> bool:
     table = request.projection.table
     columns = table.partition_key + (table.clustering_key if is_listed else ())
     values = partition + (clustering if is_listed else ())
-    return all(value != b"" or _may_be_listed_empty(each.type) for each, value in zip(columns, values, strict=True))
-
-
-def _may_be_listed_empty(cql_type: CqlType) -> bool:
-    return isinstance(cql_type, NativeType) and cql_type.name in _EMPTY_IN_LIST
+    return all(value != b"" or has_empty_value(each.type) for each, value in zip(columns, values, strict=True))
 
 
 def _goes_with(first: ReadRequest, waiting: WaitingRead) -> bool:

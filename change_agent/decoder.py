@@ -15,25 +15,21 @@ error if theirs is missing; `python` takes the plain sources.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from runtime.compiled_modules import CompiledGroup, abi, build_key
+from runtime.native_core import load_native
 from schemas.errors import ConfigError
 
 __all__ = [
     "COMPILED_MODULES",
     "GROUP",
     "INTERFACES",
-    "NATIVE_MODULE",
-    "NATIVE_SOURCES",
     "RunningDecoder",
     "choose",
     "compiled_folder",
-    "native_folder",
     "native_module",
     "running",
 ]
@@ -91,11 +87,6 @@ _ROOT: Final = Path(__file__).parent.parent
 _HOW: Final = "`make compile` or `cdc compile` makes it several times as fast"
 _CHOICES: Final = ("auto", "compiled", "native", "python")
 
-NATIVE_MODULE: Final = "change_agent_native"
-"""Module name of the native core."""
-NATIVE_SOURCES: Final = _ROOT / "change_agent" / "native"
-"""Folder of the native core's Rust crate."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningDecoder:
@@ -128,7 +119,7 @@ def choose(choice: str) -> None:
         raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
     no_core = None
     if choice in {"auto", "native"}:
-        _native, no_core = _load_native()
+        _native, no_core = load_native()
     if choice == "native" and no_core is not None:
         raise ConfigError.of(
             GROUP.option, f"there is no native core: {no_core}; run `cdc compile` where there is cargo"
@@ -156,33 +147,9 @@ def compiled_folder() -> Path:
     return _ROOT / "change_agent" / "_compiled" / key
 
 
-def native_folder() -> Path:
-    """Folder for the native core of these sources and this interpreter; it may not exist."""
-    files = [NATIVE_SOURCES / "Cargo.toml", NATIVE_SOURCES / "Cargo.lock", *sorted(NATIVE_SOURCES.glob("src/*.rs"))]
-    key = build_key((path.name, path.read_bytes()) for path in files if path.is_file())
-    return _ROOT / "change_agent" / "_compiled" / f"native-{key}"
-
-
 def native_module() -> ModuleType | None:
     """The module of the native core; None if it was not loaded."""
     return _native
-
-
-def _load_native() -> tuple[ModuleType | None, str | None]:
-    """The module and None, or None and the reason why the module cannot be loaded."""
-    folder = native_folder()
-    file = folder / f"{NATIVE_MODULE}.abi3.so"
-    if not file.is_file():
-        was_built = any(folder.parent.glob(f"native-{abi()}-*"))
-        return None, "its sources changed since it was built" if was_built else "not built"
-    try:
-        spec = spec_from_file_location(NATIVE_MODULE, file, loader=ExtensionFileLoader(NATIVE_MODULE, str(file)))
-        assert spec is not None and spec.loader is not None
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        return None, f"{file} cannot be loaded ({error})"
-    return module, None
 
 
 _running: RunningDecoder | None = None

@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from change_agent.decoder import GROUP, NATIVE_MODULE, NATIVE_SOURCES, compiled_folder, native_folder
+from change_agent.decoder import GROUP, compiled_folder
 from runtime.compiled_modules import CompiledGroup
+from runtime.native_core import NATIVE_MODULE, NATIVE_SOURCES, native_folder
 from schemas.errors import CdcError
 
 __all__ = ["DecoderBuildError", "build_decoder", "build_modules", "build_native", "native_obstacle", "obstacle"]

@@ -1,4 +1,4 @@
-"""Types of the native core: the classes and functions of the module that is compiled from `change_agent/native/`.
+"""Types of the native core: the classes and functions of the module that is compiled from `runtime/native/`.
 
 The core takes a whole entry or refuses it. From an entry that it takes, it makes the same events as
 `change_agent.events.mutation_events`, byte for byte. Python reads a refused entry from the same bytes; the result is

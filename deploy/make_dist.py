@@ -37,7 +37,8 @@ from typing import Final
 
 from setuptools import build_meta
 
-from change_agent.decoder import compiled_folder, native_folder
+from change_agent.decoder import compiled_folder
+from runtime.native_core import native_folder
 from source_connector import compiled as row_path
 from source_connector.nar_build import build_nar
 

@@ -1,4 +1,4 @@
-"""`cdc compile`: compile the decoder, its native core and the connector's row path for this machine's Python."""
+"""`cdc compile`: compile the decoder, the connector's row path and the native core of both for this machine's Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from change_agent.decoder import compiled_folder, native_folder
+from change_agent.decoder import compiled_folder
 from change_agent.decoder_build import (
     DecoderBuildError,
     build_decoder,
@@ -17,6 +17,7 @@ from change_agent.decoder_build import (
     native_obstacle,
     obstacle,
 )
+from runtime.native_core import native_folder
 from source_connector import compiled as row_path
 
 __all__ = ["compile_decoder"]
@@ -27,7 +28,7 @@ __all__ = ["compile_decoder"]
 def compile_decoder(if_possible: bool) -> None:
     """Compile the commit log decoder and the connector's row path, which then run several times as fast.
 
-    Needs a C compiler, Python's headers, mypy and setuptools, and cargo for the decoder's native core. Without them, the same
+    Needs a C compiler, Python's headers, mypy and setuptools, and cargo for the native core of both. Without them, the same
     sources run as plain Python. After a change of the sources, compile them again, and build the connector's archive again.
 
     \b
@@ -52,7 +53,7 @@ def compile_decoder(if_possible: bool) -> None:
 def _build_native() -> tuple[str, bool]:
     """Build the native core. Return a text about the result, and True if it is built.
 
-    Nothing fails without it: the compiled or the plain decoder does its work.
+    Nothing fails without it: the compiled or the plain Python does its work.
     """
     missing = native_obstacle()
     if native_folder().is_dir():
@@ -65,7 +66,7 @@ def _build_native() -> tuple[str, bool]:
             missing = str(error)
     if missing is None:
         return "native core: built", True
-    return f"native core: not built, the decoder runs without it: {missing}", False
+    return f"native core: not built, Python does its work: {missing}", False
 
 
 def _compile(name: str, is_there: bool, missing: str | None, build: Callable[[], object]) -> tuple[str, bool]:

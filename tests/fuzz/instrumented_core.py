@@ -16,8 +16,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Final, cast
 
-from change_agent.decoder import NATIVE_MODULE, NATIVE_SOURCES
 from change_agent.native_core import NativeCore
+from runtime.native_core import NATIVE_MODULE, NATIVE_SOURCES
 
 __all__ = ["build_instrumented_core", "load_instrumented_core"]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from change_agent.decoder import COMPILED_MODULES, INTERFACES, compiled_folder, native_folder, running
+from change_agent.decoder import COMPILED_MODULES, INTERFACES, compiled_folder, running
 from change_agent.decoder_build import native_obstacle, obstacle
+from runtime.native_core import native_folder
 
 _ROOT = Path(__file__).parents[3]
 _HERE = Path(__file__).parent
@@ -105,7 +106,7 @@ def test_the_native_core_of_other_sources_does_not_run(tmp_path: Path) -> None:
     for package in ("schemas", "runtime", "change_agent", "cdc"):
         shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     assert "decoder: native" in _run("native", "-m", "cdc.main", "--version", root=tmp_path).stdout
-    with (tmp_path / "change_agent" / "native" / "src" / "core.rs").open("a") as source:
+    with (tmp_path / "runtime" / "native" / "src" / "core.rs").open("a") as source:
         source.write("// edited\n")
     said = _run("auto", "-m", "cdc.main", "--version", root=tmp_path).stdout
     assert "native" not in said.partition("(")[0]
@@ -151,7 +152,7 @@ def test_without_a_compiler_the_command_says_what_to_install(tmp_path: Path) -> 
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CC": "no-such-compiler", "CARGO": sys.executable}
     command = [sys.executable, "-m", "cdc.main", "compile"]
     missing = "runs uncompiled, which is slower: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
-    core = "native core: not built, the decoder runs without it: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
+    core = "native core: not built, Python does its work: there is no C compiler (on Debian: apt install gcc python3-dev)\n"
     lines = f"{core}decoder: {missing}row path: {missing}"
     for arguments, code in (([], 1), (["--if-possible"], 0)):
         done = subprocess.run(

@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 from cassandra.murmur3 import murmur3
 
-from change_agent.decoder import native_folder
 from change_agent.decoder_build import native_obstacle
 from change_agent.errors import NativeCoreError
 from change_agent.events.events_writer import write_head
 from change_agent.native_core import NativeCore, native_core
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.publishing.outgoing import MessageHeader, OutgoingRun, WaitingEvents
+from runtime.native_core import native_folder
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationKind, decode_events
 from schemas.table_metadata import TableMetadata

@@ -22,7 +22,7 @@ use pyo3::types::PyBytes;
 use crate::core::{message_of, Core, Limits, Place};
 use crate::table::{ClusteringColumn, Column, Form, KnownColumns, TableLayout};
 
-create_exception!(change_agent_native, CoreError, PyException, "The core panicked: its message.");
+create_exception!(cassandra_cdc_native, CoreError, PyException, "The core panicked: its message.");
 
 /// A CQL type's form in a key: the `AS_` number of `schemas.avro_forms`, and the bytes of its values.
 type PyForm = (u32, usize);
@@ -30,7 +30,7 @@ type PyForm = (u32, usize);
 type PyColumn = (Vec<u8>, u32, bool, bool, i64, Option<i64>);
 
 /// The definition of a table, compiled once.
-#[pyclass(frozen, module = "change_agent_native")]
+#[pyclass(frozen, module = "cassandra_cdc_native")]
 struct Table {
     layout: TableLayout,
 }
@@ -103,7 +103,7 @@ fn columns_of(columns: Vec<PyColumn>, names: usize) -> PyResult<KnownColumns> {
 }
 
 /// Some encoded events of one table and one segment, in order.
-#[pyclass(module = "change_agent_native")]
+#[pyclass(module = "cassandra_cdc_native")]
 struct EventRun {
     run: run::EventRun,
 }
@@ -145,7 +145,7 @@ impl EventRun {
 }
 
 /// What became of the entries in front of a window.
-#[pyclass(frozen, get_all, module = "change_agent_native")]
+#[pyclass(frozen, get_all, module = "cassandra_cdc_native")]
 struct EncodedEntries {
     /// End of the last entry that was taken.
     end: i64,
@@ -162,7 +162,7 @@ struct EncodedEntries {
 }
 
 /// Encodes entries by the tables of a schema.
-#[pyclass(module = "change_agent_native")]
+#[pyclass(module = "cassandra_cdc_native")]
 struct Encoder {
     core: Core,
 }
@@ -234,7 +234,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> PyResult<T> {
 }
 
 #[pymodule]
-fn change_agent_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+fn cassandra_cdc_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CoreError", module.py().get_type::<CoreError>())?;
     module.add_class::<Table>()?;
     module.add_class::<Encoder>()?;

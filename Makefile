@@ -132,7 +132,7 @@ bench-commitlog: compile ## The commit log as a DataFrame beside Cassandra's own
 
 FUZZ_ARGS ?= --inputs 500000
 
-fuzz: compile ## Twelve million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
+fuzz: compile ## Thirteen million wrong inputs for everything that reads bytes (FUZZ_ARGS="mutation --seconds 3600")
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
 audit: $(VENV)/.ready ## Known weaknesses of the pinned packages (pip-audit; needs a network)

@@ -1,8 +1,11 @@
 """Chooses the row path: modules compiled by mypyc, or the same sources as plain Python.
 
 `cdc compile` puts the compiled modules into `_compiled/<key>/` beside this file, and the archive contains them. The key
-is a hash of all sources of the application. `runtime.compiled_modules` describes when they are loaded. `CDC_CONNECTOR`
-chooses: `auto`, `compiled` or `python`.
+is a hash of all sources of the application. `runtime.compiled_modules` describes when they are loaded. The native core
+(`runtime.native_core`) cuts the rows of answers and writes their records; without it, Python does that.
+
+`CDC_CONNECTOR` chooses: `auto` takes what is there; `native` and `compiled` raise an error if theirs is missing; `python`
+takes the plain sources.
 
 `source_connector/__init__.py` calls :func:`choose` before any other module of the package can be imported.
 """
@@ -11,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from runtime.compiled_modules import CompiledGroup, build_key
+from runtime.native_core import load_native
+from schemas.errors import ConfigError
 
-__all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "row_path"]
+__all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "native_module", "row_path"]
 
 COMPILED_MODULES: Final = tuple(
     f"source_connector.{name}"
@@ -32,6 +38,7 @@ COMPILED_MODULES: Final = tuple(
         "host.record_frame",
         "metrics",
         "encoding.avro_transcoder",
+        "encoding.native_rows",
         "rows.partition_lanes",
         "encoding.projection",
         "rows.group_limits",
@@ -57,6 +64,7 @@ COMPILED_MODULES: Final = tuple(
 """They are compiled together."""
 
 GROUP: Final = CompiledGroup(name="source_connector_rows", option="CDC_CONNECTOR", modules=COMPILED_MODULES)
+_CHOICES: Final = ("auto", "compiled", "native", "python")
 _PACKAGE: Final = Path(__file__).parent
 _PACKAGES: Final = ("schemas", "runtime", "clients", "source_connector")
 # Prefix of modules that only build the archive. They are not in it.
@@ -64,23 +72,43 @@ _OF_THE_BUILD: Final = "nar_"
 
 
 def row_path() -> str:
-    """The row path of this process, with the reason, for its log."""
+    """The row path of this process, with the reason if it is not the fastest, for its log."""
     return _running
 
 
+def native_module() -> ModuleType | None:
+    """The module of the native core; None if it was not loaded."""
+    return _native
+
+
 def choose(choice: str) -> None:
-    """Choose where the modules of the row path are loaded from. Called once. Raises ConfigError."""
-    global _running  # noqa: PLW0603  # a process has one row path
+    """Choose where the modules of the row path are loaded from, and load the native core. Called once.
+
+    Raises ConfigError.
+    """
+    global _running, _native  # noqa: PLW0603  # a process has one row path
+    if choice not in _CHOICES:
+        raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
+    no_core = None
+    if choice in {"auto", "native"}:
+        _native, no_core = load_native()
+    if choice == "native" and no_core is not None:
+        raise ConfigError.of(
+            GROUP.option, f"there is no native core: {no_core}; run `cdc compile` where there is cargo"
+        )
     folder = compiled_folder()
     missing = None if folder.is_dir() else "the sources as they are were not compiled"
-    if GROUP.load(choice, str(folder), missing):
-        _running = "compiled"
-    elif choice == "python":
+    is_compiled = GROUP.load("auto" if choice == "native" else choice, str(folder), missing)
+    if choice == "python":
         _running = "plain Python (CDC_CONNECTOR=python)"
-    else:
+    elif not is_compiled:
         _running = (
             "plain Python, which costs about twice the CPU; `cdc compile` before the archive is built changes that"
         )
+    elif _native is not None:
+        _running = "compiled, with the native core"
+    else:
+        _running = "compiled" if no_core is None else f"compiled (no native core: {no_core})"
 
 
 def compiled_folder() -> Path:
@@ -97,3 +125,4 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 
 _running = ""
+_native: ModuleType | None = None

@@ -3,8 +3,8 @@
     META-INF/services/pulsar-io.yaml      what Pulsar starts
     META-INF/bundled-dependencies/*.jar   the Java host
     python/                               schemas, runtime, clients, source_connector, the unpacked wheels they need,
-    and
-                                          the compiled row path, if `cdc compile` has compiled these sources
+                                          and the compiled row path and the native core, if `cdc compile` has made
+                                          them of these sources
     python/__main__.py                    refuses an interpreter of another kind, starts the application
     python/ABI                            the kind of Python the wheels are for
 
@@ -29,6 +29,7 @@ from py_compile import PycInvalidationMode
 from typing import Final
 
 from runtime.compiled_modules import abi
+from runtime.native_core import native_folder
 from runtime.short_java import SHORT_RUN, short_java
 from schemas.errors import CdcError
 from source_connector.compiled import compiled_folder
@@ -139,12 +140,12 @@ def _host(tree: Path, scratch: Path, class_path: Path) -> None:
 def _application(target: Path, wheels: Path) -> None:
     """The Python side: wheels, then our packages."""
     shutil.copytree(wheels, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled")
+    left_out = shutil.ignore_patterns(*_LEFT_OUT, "nar", "nar_*", "_compiled", "target")
     for package in ("schemas", "runtime", "clients", "source_connector"):
         shutil.copytree(_ROOT / package, target / package, ignore=left_out)
-    row_path = compiled_folder()
-    if row_path.is_dir():
-        shutil.copytree(row_path, target / row_path.relative_to(_ROOT))
+    for made in (compiled_folder(), native_folder()):
+        if made.is_dir():
+            shutil.copytree(made, target / made.relative_to(_ROOT))
     shutil.copy(_PACKAGE / "nar_start.py", target / "__main__.py")
     (target / "ABI").write_text(abi() + "\n")
     # Not checked against source times, because the times in an archive are not reliable.

@@ -28,9 +28,12 @@ from schemas.avro_forms import (
     avro_form,
 )
 from schemas.cql_type import CqlType, ListType, SetType
+from source_connector.encoding.native_rows import NativeRecordWriter, native_rows
 
 __all__ = ["FieldWriter", "RecordTranscoder", "zigzag"]
 
+_CORE: Final = native_rows()
+_ROW: Final[type] = object if _CORE is None else _CORE.Row
 _NULL: Final = b"\0"
 _NOT_NULL: Final = b"\2"
 _END: Final = b"\0"
@@ -52,10 +55,10 @@ _from_bytes: Final = int.from_bytes
 class FieldWriter:
     """Writes one nullable column. `convert` is the slow way to the same bytes, with the union's branch."""
 
-    __slots__ = ("_convert", "_copied_as", "_element", "_length")
+    __slots__ = ("_copied_as", "_element", "_length", "convert")
 
     def __init__(self, cql_type: CqlType, convert: Callable[[bytes], bytes]) -> None:
-        self._convert: Callable[[bytes], bytes] = convert
+        self.convert: Final = convert
         self._copied_as: int
         self._length: int
         self._copied_as, self._length = avro_form(cql_type)
@@ -67,7 +70,13 @@ class FieldWriter:
     def write(self, value: bytes) -> bytes:
         """Avro of the column's CQL bytes. Raises the errors of `convert`."""
         copied = self.copied(value)
-        return self._convert(value) if copied is None else _NOT_NULL + copied
+        return self.convert(value) if copied is None else _NOT_NULL + copied
+
+    @property
+    def forms(self) -> list[tuple[int, int]]:
+        """The form, and those of the elements of lists."""
+        inner = [] if self._element is None else self._element.forms
+        return [(self._copied_as, self._length), *inner]
 
     def copied(self, value: bytes) -> bytes | None:  # one line a type
         """Avro of the bytes, without the branch; None if they must be converted the slow way."""
@@ -129,13 +138,18 @@ class FieldWriter:
 class RecordTranscoder:
     """Writes records of nullable fields, one for each column."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "_writer")
 
     def __init__(self, fields: Sequence[FieldWriter]) -> None:
         self._fields: list[FieldWriter] = list(fields)
+        self._writer: NativeRecordWriter | None = None
+        if _CORE is not None:
+            self._writer = _CORE.RecordWriter([(each.forms, each.convert) for each in fields])
 
     def write(self, values: Sequence[bytes | None], start: int) -> bytes:
         """The record whose columns' CQL bytes begin at `start`. Raises CqlValueError, and the errors of fastavro."""
+        if self._writer is not None and isinstance(values, _ROW):
+            return self._writer.write(values, start)
         parts: list[bytes] = []
         at = start
         for field in self._fields:

@@ -30,6 +30,8 @@ class Selection:
     timed_columns: tuple[str, ...]
     timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The index of a column's write time in a row, by column name."""
+    text: str = field(init=False, repr=False, compare=False)
+    """`SELECT ...` without FROM; never empty."""
     ttls_at: int = field(init=False, repr=False, compare=False)
     """The index of the first TTL in a row. The TTLs are in the order of `timed_columns`."""
 
@@ -37,10 +39,9 @@ class Selection:
         first = len(self.key_columns) + len(self.value_columns)
         object.__setattr__(self, "timed_places", {name: first + at for at, name in enumerate(self.timed_columns)})
         object.__setattr__(self, "ttls_at", first + len(self.timed_columns))
+        object.__setattr__(self, "text", self._select())
 
-    @property
-    def text(self) -> str:
-        """`SELECT ...` without FROM; never empty."""
+    def _select(self) -> str:
         names = [quoted(column.name) for column in self.key_columns + self.value_columns]
         timed = [quoted(name) for name in self.timed_columns]
         times = [f"WRITETIME({name})" for name in timed] + [f"TTL({name})" for name in timed]

@@ -3,18 +3,23 @@
     Row    => {Column}
       Column => Int32 and that many bytes; negative: null
 
-Native protocol v4 specification, section 4.2.5.2.
+Native protocol v4 specification, section 4.2.5.2. The native core cuts a page without a Python object for each column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from typing import Final, final
 from uuid import UUID
 
-__all__ = ["RawPage", "RawRow"]
+from source_connector.encoding.native_rows import RawRow, native_rows
 
-RawRow = tuple[bytes | None, ...]
+__all__ = ["RawPage", "RawRow", "RowKey"]
+
+RowKey = tuple[bytes | None, ...]
+"""The first columns of a row."""
+
+_CORE: Final = native_rows()
 
 
 @final
@@ -45,8 +50,21 @@ class RawPage:
 
     def rows(self) -> list[RawRow]:
         """Parse all rows. Raises IndexError if the bytes end too early."""
-        data, at, length, columns = self._data, 0, len(self._data), self._columns
+        if _CORE is not None:
+            return _CORE.rows(self._data, self._count, self._columns)
         found: list[RawRow] = []
+        found.extend(self._tuples())
+        return found
+
+    def rows_by_key(self, width: int) -> dict[RowKey, RawRow]:
+        """Parse all rows. Return them without their first `width` columns, by these. Raises IndexError like `rows`."""
+        if _CORE is not None:
+            return _CORE.rows_by_key(self._data, self._count, self._columns, width)
+        return {row[:width]: row[width:] for row in self._tuples()}
+
+    def _tuples(self) -> list[RowKey]:
+        data, at, length, columns = self._data, 0, len(self._data), self._columns
+        found: list[RowKey] = []
         row: list[bytes | None] = []
         for _ in range(self._count):
             row = []

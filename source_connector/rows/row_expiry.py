@@ -32,6 +32,7 @@ from schemas.mutation_event import (
     MutationEvent,
     MutationKind,
 )
+from source_connector.encoding.native_rows import has_any
 from source_connector.encoding.projection import Projection
 from source_connector.encoding.selection import Selection
 from source_connector.events.events_message import PendingEvent
@@ -90,7 +91,7 @@ def add_expiry(
     elements of collections.
     """
     start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
-    if not any(row[start:end]) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
+    if not has_any(row, start, end) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
         return _of_elements(projection, selection, row, events, {})
     going, lasts = _going_columns(projection, selection, row, events)
     if going:

@@ -322,7 +322,7 @@ class RowFetcher:
         if len(reads) == 1:
             return [(reads[0], _rows(statement, reads[0], page.rows(), page, page.paging_state))]
         width = len(projection.table.primary_key)
-        found: dict[RawRow, RawRow] = {row[:width]: row[width:] for row in page.rows()}
+        found = page.rows_by_key(width)
         self._surplus += (len(page) / len(reads) - self._surplus) * (1 - _SURPLUS_FADES)
         is_exact = is_exact_by_bytes(projection)
         over: list[ReadOver] = []

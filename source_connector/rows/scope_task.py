@@ -27,6 +27,7 @@ from source_connector.rows.early_reads import WITHIN_S, Outcome, is_young, outco
 from source_connector.rows.partition_lanes import Work
 from source_connector.rows.publication import event_time_ms, gone_properties, marker_properties, survivor_properties
 from source_connector.rows.range_bounds import expressible
+from source_connector.rows.raw_page import RowKey
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import add_expiry
 from source_connector.rows.row_task import may_be_overtaken
@@ -48,9 +49,9 @@ class ScopeTask(Task):
         self._schema_id = owner.schema_id
         self._next: ReadRequest | None = None
         self._published: ReadRequest | None = None
-        self._published_hashes: dict[RawRow, int] = {}
+        self._published_hashes: dict[RowKey, int] = {}
         """Hashes of the page's rows by key. The rows are not kept: a page may be large and wait long for the broker."""
-        self._pushed_off: dict[RawRow, int] = {}
+        self._pushed_off: dict[RowKey, int] = {}
         """Hashes of rows that were published and then missing from their page when it was read again.
 
         They may be on a later page.
@@ -121,7 +122,7 @@ class ScopeTask(Task):
         selection = self._projection.scope_selection
         width = len(selection.key_columns)
         # Without the TTLs, which differ at each read: a new TTL also means a new write time.
-        now = {row[:width]: hash(row[: selection.ttls_at]) for row in rows.rows}
+        now = {tuple(row[:width]): hash(tuple(row[: selection.ttls_at])) for row in rows.rows}
         # Inserted rows push the last rows of a page onto the next one. Such rows are gone only if no later page has
         # them.
         still_there = [at for at, key in enumerate(before) if key in now]
@@ -133,7 +134,7 @@ class ScopeTask(Task):
             if at <= passed:
                 self._publish_gone(key, has_rows=bool(now))
         for row in rows.rows:
-            key = row[:width]
+            key = tuple(row[:width])
             if before.get(key) != now[key]:
                 self._publish_survivor(row)
 
@@ -193,7 +194,7 @@ class ScopeTask(Task):
                 self.owner.schedule(self, self._pending, clustering, expiry)
         self._publish(key, value, properties)
 
-    def _publish_gone(self, key_values: RawRow, *, has_rows: bool) -> None:
+    def _publish_gone(self, key_values: RowKey, *, has_rows: bool) -> None:
         """Publish a null for a published row that is gone. A static row is not gone if its partition has rows now."""
         is_static = self._is_static(key_values)
         if is_static and has_rows:
@@ -202,7 +203,7 @@ class ScopeTask(Task):
         properties = gone_properties(projection, self._pending, is_static=is_static)
         self._publish(projection.record_key(key_values), projection.deleted, properties)
 
-    def _is_static(self, key_values: RawRow) -> bool:
+    def _is_static(self, key_values: RowKey) -> bool:
         """True for a static row: a partition without other rows is answered as one row without clustering values."""
         return bool(self._projection.static_selection.value_columns) and None in key_values
 

@@ -14,6 +14,7 @@ NAMES: Final = [
     "index",
     "frames",
     "key",
+    "rows",
     "events",
     "datastax",
     "held",

@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 from uuid import UUID
@@ -58,6 +59,8 @@ __all__ = [
     "key_parts",
     "key_seeds",
     "keyed_tables",
+    "page_seeds",
+    "page_tables",
     "parsed",
     "reads_whole",
     "source_options_seeds",
@@ -79,6 +82,7 @@ _KEY_TYPES: Final[tuple[CqlType, ...]] = (
     UserType("ks", "u", ("a", "b"), (_INT, SetType(NativeType("inet")))),
     VectorType(_INT, 2),
 )
+_PAGE_TYPES: Final = (*_KEY_TYPES, *(ListType(NativeType(each)) for each in NATIVE_TYPES), ListType(ListType(_INT)))
 _ABSENT: Final = 255
 
 
@@ -155,6 +159,29 @@ def key_seeds() -> Iterator[bytes]:
     for at in range(2 * len(_KEY_TYPES)):
         for value in (b"", b"\0\0\0\1", b"\x80\0\0\0\0\0\0\1", b"\0\0\0\1\0\0\0\4\0\0\0\7", b"a\x7f\0\1" * 4):
             yield bytes([at]) + 4 * (bytes([len(value)]) + value)
+
+
+def page_tables() -> list[TableMetadata]:
+    """Tables with two value columns of one type, for every type."""
+    tables = [_table([_INT], []) for _ in _PAGE_TYPES]
+    return [
+        replace(
+            each,
+            regular_columns=tuple(
+                ColumnMetadata(name=name, kind=ColumnKind.REGULAR, type=cql_type, position=-1) for name in ("v", "w")
+            ),
+        )
+        for each, cql_type in zip(tables, _PAGE_TYPES, strict=True)
+    ]
+
+
+def page_seeds() -> Iterator[bytes]:
+    """Pages of one and two rows of every type: numbers, texts, lists and nulls."""
+    values = (b"", b"\0\0\0\1", b"\x80\0\0\0\0\0\0\1", b"\0\0\0\1\0\0\0\4\0\0\0\7", b"a\x7f\0\1" * 4)
+    for at in range(len(_PAGE_TYPES)):
+        for value in values:
+            cell = len(value).to_bytes(4, "big") + value
+            yield bytes([at, 2]) + cell + b"\xff\xff\xff\xff" + cell + cell
 
 
 def parsed(text: str) -> Mapping[str, object]:

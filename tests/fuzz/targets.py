@@ -33,9 +33,14 @@ from schemas.errors import CdcError
 from schemas.mutation_event import decode_events
 from schemas.table_metadata import DroppedColumn, TableMetadata
 from source_connector.configuration.config import SourceConfig
+from source_connector.data_format import DataFormat
+from source_connector.encoding.avro_transcoder import RecordTranscoder
+from source_connector.encoding.native_rows import RawRow, native_rows
 from source_connector.encoding.projection import Projection
+from source_connector.encoding.row_encoder import row_encoder
 from source_connector.events.datastax_events import DataStaxSchema, as_mutation_events
 from source_connector.host.host_protocol import Acks, FrameDecoder, HostFrame
+from source_connector.rows.raw_page import RawPage
 from tests.agent.both_ways import BothWays
 from tests.agent.segment_writer import COMPRESSORS, encoded_segment_bytes, entry_bytes, segment_bytes
 from tests.fuzz import shapes
@@ -347,6 +352,50 @@ def _source_options() -> Callable[[bytes], str]:
     return take
 
 
+# rows: Type (UInt8, of each of the page's two columns), Rows (UInt8), Page; by both ways
+
+
+def _rows() -> Callable[[bytes], str]:
+    if native_rows() is None:
+        return lambda data: "there is no native core here to compare with"
+    encoders = [
+        row_encoder(DataFormat.KEY_VALUE_AVRO, each, each.value_columns).transcoder for each in shapes.page_tables()
+    ]
+
+    def take(data: bytes) -> str:
+        head, page = (data + bytes(2))[:2], RawPage(data[2:], (data + bytes(2))[1], 2, None)
+        transcoder = encoders[head[0] % len(encoders)]
+        assert transcoder is not None
+        try:
+            expected = page._tuples()
+        except IndexError:
+            assert _ends_too_early(page.rows)
+            assert _ends_too_early(lambda: page.rows_by_key(1))
+            return "ends too early"
+        assert page.rows() == expected
+        assert page.rows_by_key(1) == {row[:1]: row[1:] for row in expected}
+        records = [_record(transcoder, row) for row in expected]
+        assert [_record(transcoder, row) for row in page.rows()] == records
+        return " ".join(records)
+
+    return take
+
+
+def _ends_too_early(cut: Callable[[], object]) -> bool:
+    try:
+        cut()
+    except IndexError:
+        return True
+    return False
+
+
+def _record(transcoder: RecordTranscoder, row: RawRow) -> str:
+    try:
+        return transcoder.write(row, 0).hex()
+    except (CqlValueError, ValueError, TypeError, OverflowError) as error:
+        return f"{type(error).__name__} {error}"
+
+
 def _index_seeds() -> Iterator[bytes]:
     yield from (b"", b"7", b"12345\n", b"12345\nCOMPL", b"2147483647\nCOMPLETED\n", b" 1 \r\nCOMPLETED")
 
@@ -361,6 +410,7 @@ TARGETS: Final = {
         FuzzTarget(name="index", seeds=_index_seeds, prepare=_index),
         FuzzTarget(name="frames", seeds=shapes.frame_seeds, prepare=_frames),
         FuzzTarget(name="key", seeds=shapes.key_seeds, prepare=_key),
+        FuzzTarget(name="rows", seeds=shapes.page_seeds, prepare=_rows),
         FuzzTarget(name="events", seeds=shapes.events_seeds, prepare=_events),
         FuzzTarget(name="datastax", seeds=shapes.datastax_seeds, prepare=_datastax),
         FuzzTarget(name="held", seeds=shapes.held_seeds, prepare=_held),

@@ -113,7 +113,8 @@ fn put_copied(out: &mut Vec<u8>, form: Form, value: &[u8]) -> Taken<()> {
     Ok(())
 }
 
-fn put_uuid(out: &mut Vec<u8>, value: &[u8; 16]) {
+/// A UUID as text with dashes.
+pub fn put_uuid(out: &mut Vec<u8>, value: &[u8; 16]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     put_count(out, 36);
     for (index, byte) in value.iter().enumerate() {

@@ -3,10 +3,12 @@
 //! The contract with Python stands in `docs/architecture.md` and, for types, in `change_agent/events/native_core.py`: what the
 //! core takes becomes the same events as in Python, byte for byte; all else it refuses, and Python reads it.
 
+mod answer;
 mod avro;
 mod core;
 mod digest;
 mod input;
+mod rows;
 mod run;
 mod table;
 mod token;
@@ -240,6 +242,11 @@ fn cassandra_cdc_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Encoder>()?;
     module.add_class::<EncodedEntries>()?;
     module.add_class::<EventRun>()?;
+    module.add_class::<answer::Row>()?;
+    module.add_class::<answer::RecordWriter>()?;
+    module.add_function(wrap_pyfunction!(answer::rows, module)?)?;
+    module.add_function(wrap_pyfunction!(answer::rows_by_key, module)?)?;
+    module.add_function(wrap_pyfunction!(answer::has_any, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(token_of, module)?)
 }

@@ -15,7 +15,8 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.decoder_build import obstacle
+from change_agent.decoder_build import native_obstacle, obstacle
+from runtime.native_core import native_folder
 from schemas.cql_type import parse_cql_type
 from schemas.cql_value import CqlValueError
 from schemas.mutation_event import (
@@ -31,8 +32,10 @@ from schemas.system_schema import tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from source_connector.compiled import COMPILED_MODULES, compiled_folder, row_path
 from source_connector.data_format import DataFormat
+from source_connector.encoding.native_rows import has_any
 from source_connector.encoding.row_encoder import row_encoder
 from source_connector.events.events_reader import read_events
+from source_connector.rows.raw_page import RawPage
 from tests.cql.native_types import NATIVE_TYPES
 from tests.unit.source_connector.events import column, table
 
@@ -107,9 +110,49 @@ def test_bytes_transcoded_are_those_of_fastavro_and_so_are_the_errors(cql_type: 
         data = _value(chance, cql_type)
         fast = _outcome(lambda data=data: transcoder.write((data,), 0))  # type: ignore[misc]  # mypy and defaults
         slow = _outcome(lambda data=data: encoder.value(columns, (data,), ()))  # type: ignore[misc]
-        assert fast == slow, data.hex()
+        (row,) = RawPage(_cell(None) + _cell(data), 1, 2, None).rows()  # of the native core, if it is there
+        answered = _outcome(lambda row=row: transcoder.write(row, 1))  # type: ignore[misc]
+        assert fast == slow == answered, data.hex()
         good += isinstance(fast, bytes)
     assert good > 0
+
+
+def _cell(data: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data
+
+
+def test_a_page_is_cut_into_the_columns_that_it_has() -> None:
+    """Rows are sequences of bytes and None, as tuples are. Slices are tuples."""
+    rows = [(b"a", None, b"", b"x" * 300), (b"b", b"c", None, b"")]
+    page = RawPage(b"".join(_cell(each) for row in rows for each in row), 2, 4, b"more")
+    found = page.rows()
+    assert found == rows
+    assert [list(each) for each in found] == [list(each) for each in rows]
+    assert [len(each) for each in found] == [4, 4]
+    assert [each[-1] for each in found] == [b"x" * 300, b""]
+    assert [each[1:3] for each in found] == [(None, b""), (b"c", None)]
+    assert [each[3:9] + each[2:1] for each in found] == [(b"x" * 300,), (b"",)]
+    with pytest.raises(IndexError):
+        _ = found[0][4]
+    assert page.rows_by_key(2) == {(b"a", None): rows[0][2:], (b"b", b"c"): rows[1][2:]}
+    assert [each[0] for each in page.rows_by_key(3).values()] == [b"x" * 300, b""]
+    assert [has_any(each, 1, 3) for each in found] == [False, True]
+    assert [has_any(each, 1, 3) for each in rows] == [False, True]
+    assert RawPage(b"", 0, 4, None).rows() == []
+    assert RawPage(b"", 0, 4, None).rows_by_key(1) == {}
+
+
+def test_a_page_that_ends_too_early_is_refused_at_every_byte() -> None:
+    """The error is an IndexError, also if a column or the page claims more than memory holds."""
+    data = b"".join(_cell(each) for each in (b"a", None, b"xyz", b""))
+    for at in range(len(data)):
+        for cut in (RawPage.rows, lambda page: page.rows_by_key(1)):
+            with pytest.raises(IndexError):
+                cut(RawPage(data[:at], 2, 2, None))
+    huge = b"\x7f\xff\xff\xff" + data
+    for page in (RawPage(huge, 1, 1, None), RawPage(data, 2**31 - 1, 2**16 - 1, None)):
+        with pytest.raises(IndexError):
+            page.rows()
 
 
 def test_rows_of_every_type_that_cassandra_stored_are_transcoded_to_the_same_bytes() -> None:
@@ -180,9 +223,15 @@ def test_the_choice_is_what_runs() -> None:
     """The modules come from where the program says, and a wrong choice is refused."""
     print_it = "import source_connector.table_line as t; from source_connector.compiled import row_path\n"
     print_it += "print(t.__file__.rpartition('.')[2], row_path())"
-    assert _run("auto", "-c", print_it).stdout == "so compiled\n"
+    assert _run("compiled", "-c", print_it).stdout == "so compiled\n"
     assert _run("python", "-c", print_it).stdout == "py plain Python (CDC_CONNECTOR=python)\n"
-    assert "CDC_CONNECTOR: 'rust' is not one of auto, compiled, python" in _run("rust", "-c", print_it).stderr
+    assert "CDC_CONNECTOR: 'rust' is not one of auto, compiled, native, python" in _run("rust", "-c", print_it).stderr
+    if native_folder().is_dir():
+        assert _run("auto", "-c", print_it).stdout == "so compiled, with the native core\n"
+        assert _run("native", "-c", print_it).stdout == "so compiled, with the native core\n"
+    else:
+        assert _run("auto", "-c", print_it).stdout == "so compiled (no native core: not built)\n"
+        assert "there is no native core: not built; run `cdc compile`" in _run("native", "-c", print_it).stderr
 
 
 @needs_compiled
@@ -199,12 +248,17 @@ def test_a_changed_source_is_not_shadowed_by_what_was_compiled(tmp_path: Path) -
 
 @pytest.mark.exhaustive
 @needs_compiled
-def test_the_other_row_path_passes_the_same_tests() -> None:
-    """This run tests one row path, and this test runs the same tests with the other one."""
-    other = "python" if row_path() == "compiled" else "compiled"
+@pytest.mark.parametrize("choice", ["native", "compiled", "python"])
+def test_the_other_row_paths_pass_the_same_tests(choice: str) -> None:
+    """This run tests one row path, and this test runs the same tests with the others."""
+    if choice == "native" and not native_folder().is_dir():
+        pytest.skip(f"there is no native core: {native_obstacle() or 'run `make compile`'}")
+    running = {"compiled, with the native core": "native", "compiled": "compiled"}.get(row_path(), "python")
+    if choice == running:
+        return
     names = ("row_path", "row_task", "table_line", "row_fetcher", "read_groups", "partition_lanes", "publication")
     files = [f"tests/unit/source_connector/test_{name}.py" for name in names]
-    done = _run(other, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not other_row_path", *files)
+    done = _run(choice, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not other_row_path", *files)
     assert done.returncode == 0, done.stdout
 
 

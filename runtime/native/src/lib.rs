@@ -1,6 +1,7 @@
-//! The native core of the agent: from the bytes of a commit log section to the bytes of messages.
+//! The native core: for the agent, from the bytes of a commit log section to the bytes of messages; for the connector, from
+//! the bytes of an answer to rows and their records (`answer`, `rows`).
 //!
-//! The contract with Python stands in `docs/architecture.md` and, for types, in `change_agent/events/native_core.py`: what the
+//! The agent's contract with Python stands in `docs/architecture.md` and, for types, in `change_agent/events/native_core.py`: what the
 //! core takes becomes the same events as in Python, byte for byte; all else it refuses, and Python reads it.
 
 mod answer;

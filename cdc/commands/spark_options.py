@@ -49,9 +49,8 @@ __all__ = [
 # Java's first compiler alone. In runs of up to 200,000 records the second one takes more time than it saves
 # (docs/spark.md).
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+_LOCAL: Final = "local[*]"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
-
-
 _OF_TABLE: Final = "Table "
 
 _Command: TypeAlias = Callable[..., Any]
@@ -285,6 +284,7 @@ def open_session(
     from pyspark.errors import PySparkRuntimeError
 
     from cdc.commands.spark_jars import cached_jars
+    from cdc.commands.spark_log import log_options
     from spark_bridge import session_builder
     from spark_bridge.spark_home import configured_elsewhere
     from spark_bridge.spark_line import LINE
@@ -293,10 +293,13 @@ def open_session(
     if not jars and not is_submitted:
         jars = cached_jars(LINE, delta=True, iceberg=iceberg)
     builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
+    java_options = [] if is_submitted else [*log_options(master or _LOCAL)]
     if is_short and configured_elsewhere() is None:  # another configuration may have Java options, too
-        builder = builder.config("spark.driver.defaultJavaOptions", _SHORT_RUN)
+        java_options.append(_SHORT_RUN)
+    if java_options:
+        builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java_options))
     if master or not is_submitted:
-        builder = builder.master(master or "local[*]")
+        builder = builder.master(master or _LOCAL)
     try:
         with _ctrl_c_without_tracebacks():
             session = builder.getOrCreate()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -111,3 +112,43 @@ def test_a_session_says_nothing_of_reads_that_end_early_and_of_long_plans() -> N
     assert session.stdout.splitlines() == ["[Row(id=0)]", "20"]
     assert "Traceback" not in session.stderr
     assert "spark.sql.maxPlanStringLength" not in session.stderr
+
+
+_START: Final = """
+from cdc.commands.spark_options import open_session
+
+session = open_session((), "local[1]", is_short=True)
+session.sparkContext.setLogLevel("WARN")
+session._jvm.org.apache.log4j.LogManager.getLogger("shop").warn("a warning")
+session.stop()
+"""
+# A line of Java itself, which has no switch for it: Spark 4 uses this module.
+_OF_JAVA: Final = "WARNING: Using incubator modules: jdk.incubator.vector"
+_OWN_LOG: Final = """
+rootLogger.level = warn
+rootLogger.appenderRef.own.ref = own
+appender.own.type = Console
+appender.own.name = own
+appender.own.target = SYSTEM_ERR
+appender.own.layout.type = PatternLayout
+appender.own.layout.pattern = mine: %m%n
+"""
+
+
+def _said() -> list[str]:
+    done = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, check=True)
+    return [line for line in done.stderr.splitlines() if line != _OF_JAVA]
+
+
+def test_the_start_of_a_command_is_silent_and_warnings_are_seen() -> None:
+    """Spark printed six lines of its own: the file of its log settings, the level, the native library, addresses."""
+    (line,) = _said()
+    assert line.endswith(" WARN shop: a warning")
+
+
+def test_log_settings_of_the_users_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log4j takes them from this variable."""
+    settings = tmp_path / "own.properties"
+    settings.write_text(_OWN_LOG)
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", str(settings))
+    assert "mine: a warning" in _said()

@@ -24,6 +24,7 @@ from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_jars import _SETS, cached_jars
+from cdc.commands.spark_log import log_options
 from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg, spark_errors
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
@@ -426,6 +427,30 @@ def test_a_mirror_may_have_a_limit_for_its_micro_batches(command: list[str]) -> 
     done = cdc(*command, *where, "-o", "maxRowsPerTrigger=5", "-o", "maxBytesPerTrigger=5000")
     (line,) = done.stderr.splitlines()
     assert (done.returncode, "the admin service does not answer" in line) == (1, True), line
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LOG4J_CONFIGURATION_FILE", "/etc/own.xml"),
+        ("JAVA_TOOL_OPTIONS", "-Dlog4j2.configurationFile=/etc/own.xml"),
+        ("SPARK_SUBMIT_OPTS", "-Dlog4j.configurationFile=/etc/own.xml"),
+        ("SPARK_CONF_DIR", "/etc/spark"),
+        ("PYSPARK_SUBMIT_ARGS", "--conf spark.driver.extraJavaOptions=-Dx=y pyspark-shell"),
+    ],
+)
+def test_sparks_log_settings_are_ours_unless_the_user_has_some(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master elsewhere keeps Spark's own: it has warnings that do not matter to a local one."""
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    (option,) = log_options("local[*]")
+    name, _, url = option.partition("=")
+    assert (name, Path(url.removeprefix("file://")).is_file()) == ("-Dlog4j2.configurationFile", True)
+    assert log_options("spark://master:7077") == ()
+    monkeypatch.setenv(variable, value)
+    assert log_options("local[*]") == ()
 
 
 def test_jars_that_nobody_can_fetch_are_left_to_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

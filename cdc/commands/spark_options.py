@@ -36,6 +36,7 @@ __all__ = [
     "check_topics",
     "cluster_options",
     "counted",
+    "has_no_mirror",
     "may_be_iceberg",
     "named",
     "open_session",
@@ -50,6 +51,7 @@ __all__ = [
 # (docs/spark.md).
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _LOCAL: Final = "local[*]"
+_UNREAD: Final = "unread"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 _OF_TABLE: Final = "Table "
 
@@ -184,13 +186,33 @@ def may_be_iceberg(target: str) -> bool:
 
     Also True if their format is not known before Spark has started, and this Spark can have Iceberg.
     """
-    from spark_bridge.jobs.mirror_state import known_format
     from spark_bridge.spark_line import HAS_ICEBERG
 
+    found = _format_before_spark(target)
+    return HAS_ICEBERG if found == _UNREAD else found == "iceberg"
+
+
+def has_no_mirror(target: str) -> bool:
+    """Return True if no mirror has run with this target. False if only Spark may be able to read the folder."""
+    return _format_before_spark(target) is None
+
+
+def check_mirror(target: str | None, option: str = "--mirror") -> None:
+    """Raise ConfigError if no mirror has run with this target, as far as this Python can read its folder."""
+    from spark_bridge.jobs.mirror_state import no_mirror_reason
+
+    if target is not None and has_no_mirror(target):
+        raise ConfigError.of(option, no_mirror_reason(target))
+
+
+def _format_before_spark(target: str) -> str | None:
+    """The format of a mirror's tables; None without a mirror, `_UNREAD` if this Python cannot read the folder."""
+    from spark_bridge.jobs.mirror_state import known_format
+
     try:
-        return known_format(target) == "iceberg"
+        return known_format(target)
     except (OSError, ValueError, AttributeError):
-        return HAS_ICEBERG
+        return _UNREAD
 
 
 def check_topics(options: Mapping[str, str]) -> None:
@@ -217,20 +239,6 @@ def check_broker(options: Mapping[str, str]) -> None:
     from spark_bridge.topics.options import BridgeOptions
 
     check_answer(BridgeOptions.from_mapping(options, WRITTEN))
-
-
-def check_mirror(target: str | None) -> None:
-    """Raise ConfigError if no mirror has run with this target, as far as this Python can read its folder."""
-    from spark_bridge.jobs.mirror_state import known_format, no_mirror_reason
-
-    if target is None:
-        return
-    try:
-        is_there = known_format(target) is not None
-    except (OSError, ValueError, AttributeError):
-        return  # Spark may be able to read it
-    if not is_there:
-        raise ConfigError.of("--mirror", no_mirror_reason(target))
 
 
 def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapping[str, str] | None = None) -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cdc.commands.option_types import FiniteRange
+from cdc.commands.spark_folders import check_writable
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
     TOPIC_OPTION,
     check_broker,
+    check_mirror,
     check_topics,
     may_be_iceberg,
     open_session,
@@ -86,7 +88,9 @@ def publish_command(
     from spark_bridge.jobs.publish import publish
 
     options = read_options(service_url, admin_url, more, topic=topic)
+    check_writable("--target", target)
     check_topics(options)
+    check_mirror(target, "--target")
     check_broker(options)
     session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 

@@ -12,6 +12,7 @@ import click
 
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
+from cdc.commands.spark_folders import check_output, check_writable
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     SESSION_OPTIONS,
@@ -198,6 +199,7 @@ def latest_command(
         raise ConfigError.of("--as-of", f"{as_of!r} is no time with its zone, such as 2026-11-21T05:00:00Z")
     options = read_options(service_url, admin_url, more, topic=topic)
     statics = _columns(static_columns)
+    check_output(output, output_format, has_own_jars=bool(jars))
     check_topics(options)
     check_mirror(target)
     check_broker(options)
@@ -269,6 +271,7 @@ def _run(
     options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
     iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
     asked = {**options, "checkpointLocation": f"{job.target}/checkpoint"}  # as `mirror` sets it
+    check_writable("--target", job.target)
     check_topics(asked)
     check_broker(asked)
     session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)

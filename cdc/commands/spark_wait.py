@@ -20,6 +20,7 @@ from cdc.commands.spark_options import (
     check_broker,
     check_mirror,
     check_topics,
+    has_no_mirror,
     read_options,
 )
 from schemas.errors import ConfigError
@@ -82,6 +83,8 @@ def wait_command(
     parsed = BridgeOptions.from_mapping(options, WRITTEN)
     table = table_of(parsed)
     deadline = time.monotonic() + timeout_s
+    if target is not None and has_no_mirror(target):
+        click.echo(f"there is no mirror below {target} yet: waiting for the first run of `cdc spark mirror`", err=True)
     with _display(table, until_ms) as show:
         resolved_ms = wait_until_resolved(parsed, table, until_ms, timeout_s, show).resolved_ms
     if target is not None:

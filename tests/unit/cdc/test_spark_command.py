@@ -23,6 +23,7 @@ from cdc.commands import spark as verify_module
 from cdc.commands import spark_publish, spark_resync, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
+from cdc.commands.spark_folders import check_output, check_writable
 from cdc.commands.spark_jars import _SETS, cached_jars
 from cdc.commands.spark_log import log_options
 from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg, spark_errors
@@ -38,11 +39,19 @@ from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.resync import Outcome, ResyncReport, TableResync
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.rows.topic_activity import TopicActivity
+from spark_bridge.spark_home import _CONFIGURATION
 from spark_bridge.spark_line import _JARS
 from tests.servers.pages import page, serving
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
 _VERIFY = ["verify", *PULSAR, "--topic", "t", "--table", "k.t", "--contact-point", "h"]
+
+
+@pytest.fixture(autouse=True)
+def _own_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is configured by the commands alone."""
+    for name in (*_CONFIGURATION, "SPARK_ENV_LOADED"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
@@ -81,6 +90,10 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
             "--topic: and --topics-pattern are given; give only one of them",
         ),
         (["latest", *PULSAR, "--topic", "t", "--as-of", "yesterday"], "--as-of: 'yesterday' is no time with its zone"),
+        (
+            ["latest", *PULSAR, "--topic", "t", "--output", "x", "--output-format", "nope"],
+            "--output-format: 'nope' is no format that Spark can write here; choose one of parquet, json, ",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
@@ -183,6 +196,7 @@ def test_an_error_of_java_is_one_line(
         monkeypatch.setattr(module, "open_session", lambda *arguments, **more: Session())
         monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
+        monkeypatch.setattr(module, "check_mirror", lambda *asked: None)
         monkeypatch.setattr(module, "check_broker", lambda options: None)
     monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
     monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace()])
@@ -326,6 +340,60 @@ def test_a_folder_without_a_mirror_is_told_before_spark_starts(
     assert (type(done.exception), str(done.exception)) == (ConfigError, said)
 
 
+def test_wait_says_at_once_that_there_is_no_mirror_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps waiting for one, and said nothing in all that time. A mirror that exists needs no such line."""
+    for name in ("check_topics", "check_broker"):
+        monkeypatch.setattr(f"cdc.commands.spark_wait.{name}", lambda _: None)
+    monkeypatch.setattr(
+        "spark_bridge.topics.resolved.wait_until_resolved", lambda *asked: SimpleNamespace(resolved_ms=1)
+    )
+    command = ["wait", *PULSAR, "--topic", "data-k.t", "--mirror", str(tmp_path), "--until", "1970-01-01T00:00:01Z"]
+
+    def start_a_mirror(pause_s: float) -> None:
+        (tmp_path / "applied").mkdir()
+        (tmp_path / "applied" / "1.json").write_text('{"epoch": 1, "resolved_ms": 2000}')
+
+    monkeypatch.setattr("cdc.commands.spark_wait.time.sleep", start_a_mirror)
+    done = CliRunner().invoke(spark, command, catch_exceptions=False)
+    said = f"there is no mirror below {tmp_path} yet: waiting for the first run of `cdc spark mirror`\n"
+    assert (done.stderr, done.stdout) == (said, f"{tmp_path} is complete until 1970-01-01T00:00:02.000Z\n")
+    assert CliRunner().invoke(spark, command, catch_exceptions=False).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(["mirror"], "--target"), (["publish", "--rows"], "--target"), (["latest"], "--output")],
+    ids=["mirror", "publish", "latest"],
+)
+def test_a_local_folder_that_cannot_be_written_is_told_before_spark_starts(command: list[str], option: str) -> None:
+    """Root may write everywhere, but nobody can make a folder there. Nothing of the try is left."""
+    for name in ("/proc/nope", "file:///proc/nope/deep"):
+        done = CliRunner().invoke(spark, [*command, *PULSAR, "--topic", "t", option, name])
+        assert isinstance(done.exception, ConfigError), done.output
+        assert str(done.exception).startswith(f"{option}: {name} cannot be written (/proc: "), done.exception
+
+
+def test_a_folder_that_can_be_made_is_not_made_by_the_check(tmp_path: Path) -> None:
+    """A file in its place is refused. Paths that only Spark knows are left to Spark."""
+    check_writable("--target", str(tmp_path / "a" / "b"))
+    for path in ("s3a://bucket/lake", "hdfs:/proc/nope", "file://host/proc/nope"):
+        check_writable("--target", path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--target: .*/file cannot be written .* Not a directory"):
+        check_writable("--target", str(tmp_path / "file"))
+
+
+def test_rows_are_written_into_a_new_folder_in_a_format_that_is_there(tmp_path: Path) -> None:
+    """Delta Lake itself decides about a folder that exists. Further jars may have further formats."""
+    check_output(None, "Parquet", has_own_jars=False)
+    check_output(None, "nope", has_own_jars=True)
+    check_output(str(tmp_path / "new"), "delta", has_own_jars=False)
+    check_output(str(tmp_path), "delta", has_own_jars=False)
+    with pytest.raises(ConfigError, match=f"--output: {tmp_path} exists already"):
+        check_output(str(tmp_path), "json", has_own_jars=False)
+
+
 def test_an_argument_of_a_job_is_named_as_the_option_of_the_command() -> None:
     """A job says `format`, and the command has --format."""
     with pytest.raises(ConfigError) as raised, spark_errors():
@@ -443,8 +511,6 @@ def test_sparks_log_settings_are_ours_unless_the_user_has_some(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A master elsewhere keeps Spark's own: it has warnings that do not matter to a local one."""
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
-        monkeypatch.delenv(name, raising=False)
     (option,) = log_options("local[*]")
     name, _, url = option.partition("=")
     assert (name, Path(url.removeprefix("file://")).is_file()) == ("-Dlog4j2.configurationFile", True)

@@ -19,6 +19,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.this_line import line_of, line_option
 from schemas.errors import CdcError, ConfigError
 from schemas.resolved import TableResolved
+from schemas.similar_tables import missing_table_text
 
 __all__ = ["resolved"]
 
@@ -50,6 +51,7 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
     line = ResolvedLine(config)
     try:
         found = line.read(tables or None)
+        published = line.published_tables()
         foreign = line.foreign_messages
     finally:
         line.close()
@@ -60,6 +62,9 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
         click.echo(_line(table, each))
     if not found:
         click.echo("no agent has published its progress")
+    for table in tables:
+        if published and table not in published:
+            click.echo(missing_table_text(table, "among the tables that agents publish", published), err=True)
     if foreign:
         click.echo(f"{foreign} messages of the progress topic are not progress records, and are ignored", err=True)
 

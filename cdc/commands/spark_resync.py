@@ -19,6 +19,7 @@ from cdc.commands.spark_options import (
     WRITTEN,
     check_broker,
     check_mirror,
+    check_table,
     cluster_options,
     may_be_iceberg,
     open_session,
@@ -129,7 +130,11 @@ def resync_command(
     hidden = hidden_columns(source_config)
     # Asked before Spark starts, because the start takes longer than a run with nothing to do.
     gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}, WRITTEN))
-    if not any(not tables or each.table_name in tables for each in gaps.open_gaps()):
+    lossy = {each.table_name for each in gaps.open_gaps()}
+    for table in tables:
+        if table not in lossy:  # a table of a gap may have been dropped, which closes the gap
+            check_table(access, *table.split(".", 1))
+    if lossy.isdisjoint(tables or lossy):
         _print(ResyncReport(tables=(), foreign_messages=gaps.foreign_messages, seconds=0.0), as_json=as_json)
         return
     check_mirror(mirror_target)

@@ -97,6 +97,10 @@ class ResolvedLine:
             return found
         return {table: replace(each, problems=[*each.problems, problem]) for table, each in found.items()}
 
+    def published_tables(self) -> list[str]:
+        """Names of all tables that agents publish. Raises the errors of `ResolvedTimestamps`."""
+        return self._timestamps.tables()
+
     @property
     def foreign_messages(self) -> int:
         """Messages of the progress topic that no agent has sent."""

@@ -13,6 +13,7 @@ from cdc.trace.row_key import RowKey
 from change_agent.configuration.connections import cassandra_tls
 from change_agent.schema.node_connection import Node, NodeConnection
 from schemas.errors import CdcError, ConfigError
+from schemas.similar_tables import missing_table_text
 from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
 from source_connector.data_format import DataFormat
@@ -53,7 +54,8 @@ def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node
     for each in tables:
         if (each.keyspace, each.name) == (keyspace, table):
             return each, nodes
-    raise ConfigError.of("TABLE", f"{name} does not exist; names are case-sensitive here")
+    names = [f"{each.keyspace}.{each.name}" for each in tables]
+    raise ConfigError.of("TABLE", missing_table_text(name, "in Cassandra", names))
 
 
 def current_row(config: LineConfig, key: RowKey, data_center: str, consistency: str) -> CurrentRow:

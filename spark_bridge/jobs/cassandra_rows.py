@@ -36,6 +36,7 @@ from schemas.cql_value import AvroValue, CqlValueError, column_reader
 from schemas.errors import ConfigError
 from schemas.hidden_columns import PublishedTable
 from schemas.row_record import data_key_schema, data_value_schema, record_writer
+from schemas.similar_tables import missing_table_text
 from schemas.system_schema import SELECTS, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
@@ -143,7 +144,8 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
     """A table as the server describes it. Raises ConfigError when it does not exist, CassandraReadError."""
     found = find_table(access, keyspace, table)
     if found is None:
-        raise ConfigError.of("table", f"{keyspace}.{table} does not exist at {access.address}")
+        reason = missing_table_text(f"{keyspace}.{table}", f"at {access.address}", _table_names(access))
+        raise ConfigError.of("table", reason)
     return found
 
 
@@ -160,6 +162,18 @@ def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetad
     finally:
         cluster.shutdown()
     return next((each for each in tables_of(schema).values() if each.name == table), None)
+
+
+def _table_names(access: CassandraAccess) -> list[str]:
+    """Full names of all tables. Raises ConfigError, CassandraReadError."""
+    cluster, session = access.open()
+    try:
+        rows = session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
+        return [f"{row['keyspace_name']}.{row['table_name']}" for row in rows]
+    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+        raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
+    finally:
+        cluster.shutdown()
 
 
 def host_ids(access: CassandraAccess) -> frozenset[UUID]:

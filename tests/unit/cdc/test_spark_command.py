@@ -199,7 +199,9 @@ def test_an_error_of_java_is_one_line(
         monkeypatch.setattr(module, "check_mirror", lambda *asked: None)
         monkeypatch.setattr(module, "check_broker", lambda options: None)
     monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
-    monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace()])
+    monkeypatch.setattr(
+        "spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace(table_name="k.t")]
+    )
     monkeypatch.setattr(f"spark_bridge.jobs.{job}", fail)
     done = CliRunner().invoke(spark, command)
     assert (type(done.exception), str(done.exception), stopped) == (SparkJobError, said, [True])
@@ -438,6 +440,27 @@ def _table(name: str) -> TableMetadata:
         static_columns=(),
         regular_columns=(),
     )
+
+
+@pytest.mark.parametrize(
+    ("gaps", "is_there"), [([], False), (["shop.orders"], False), (["shop.ordres"], True)], ids=["none", "other", "its"]
+)
+def test_resync_refuses_a_table_that_does_not_exist_and_has_no_gap(
+    gaps: list[str], is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that there is nothing to do. A table with a gap may have been dropped: that closes its gap."""
+    open_gaps = [SimpleNamespace(table_name=each) for each in gaps]
+    monkeypatch.setattr("spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: open_gaps)
+    monkeypatch.setattr("spark_bridge.jobs.cassandra_rows.find_table", lambda *asked: None)
+    monkeypatch.setattr("spark_bridge.jobs.cassandra_rows._table_names", lambda access: ["shop.orders", "shop.items"])
+
+    def go_on(options: object) -> None:
+        raise ConfigError.of("broker", "is asked")
+
+    monkeypatch.setattr(spark_resync, "check_broker", go_on)
+    done = CliRunner().invoke(spark, ["resync", *PULSAR, "--table", "shop.ordres", "--contact-point", "h"])
+    missing = "--table: shop.ordres does not exist at h:9042; did you mean shop.orders?"
+    assert str(done.exception) == ("broker: is asked" if is_there else missing)
 
 
 def _check_orders(record: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,43 @@
+"""The text about a table that does not exist: it names the tables with similar names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+__all__ = ["missing_table_text"]
+
+_MOST: Final = 3
+
+
+def missing_table_text(name: str, where: str, tables: Iterable[str]) -> str:
+    """Why `keyspace.table` cannot be used: it is none of `tables`, which are all of `where` (`at 10.0.0.1:9042`).
+
+    It names tables with similar names, else some tables of the keyspace. It does not name tables of the cluster itself
+    (`system`, `system_schema`, ...).
+    """
+    users = sorted(each for each in tables if not each.startswith("system"))
+    near = _similar(name, users)
+    in_keyspace = [each for each in users if each.startswith(f"{name.partition('.')[0]}.")]
+    if near:
+        hint = f"; did you mean {' or '.join(near)}?"
+    elif in_keyspace:
+        hint = f"; the tables there are {', '.join(in_keyspace[:_MOST])}{', ...' if len(in_keyspace) > _MOST else ''}"
+    else:
+        hint = ", and no table has a similar name"
+    return f"{name} does not exist {where}{hint}"
+
+
+def _similar(name: str, tables: Sequence[str]) -> list[str]:
+    """The same name in another case, a similar name in the keyspace, the same name in another keyspace, in this order.
+
+    Whole names are compared only if nothing is found so: the keyspace alone makes all names in it similar.
+    """
+    keyspace, _, table = name.partition(".")
+    by_case = [each for each in tables if each.lower() == name.lower()]
+    below = [each.partition(".")[2] for each in tables if each.startswith(f"{keyspace}.")]
+    in_keyspace = [f"{keyspace}.{each}" for each in get_close_matches(table, below, n=_MOST)]
+    elsewhere = [each for each in tables if each.partition(".")[2] == table]
+    found = [*by_case, *in_keyspace, *elsewhere] or ([] if below else get_close_matches(name, tables, n=_MOST))
+    return list(dict.fromkeys(found))[:_MOST]

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import reduce, wraps
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import click
 
@@ -27,39 +28,74 @@ from source_connector.errors import ExpiriesError
 from source_connector.events.dead_letters import DeadLetter, dead_letters, resend
 from source_connector.events.expiry_messages import WaitingExpiries, waiting_expiries
 from source_connector.events.pulsar_access import PulsarOptions
+from source_connector.events.pulsar_admin import PulsarAdmin
 
 __all__ = ["connector"]
 
 DEFAULT_TOPIC: Final = "persistent://public/default/cdc-dead-letters"
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_NO_EXPIRIES: Final = WaitingExpiries(keys=0, messages=0, bytes=0, until_s=0)
 
 
-def _connection(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Options of every command that reads dead letters."""
-    return _broker(
-        click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="The dead-letter topic.")(command)
-    )
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Pulsar:
+    """The values of `_BROKER_OPTIONS`."""
 
+    service_url: str
+    admin_url: str
+    auth_plugin: str
+    auth_params: str
+    trust_certs: str
 
-def _broker(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Options of every command that talks to the broker."""
-    for option in reversed(
-        (
-            click.option("--service-url", required=True, help="The broker, such as pulsar://broker:6650."),
-            click.option("--auth-plugin", default="", help="Authentication plug-in, such as token or tls."),
-            click.option(
-                "--auth-params",
-                default="",
-                envvar="CDC_PULSAR_AUTH_PARAMS",
-                help="Its parameters; better in the environment.",
-            ),
-            click.option("--trust-certs", default="", help="File of the authorities to trust, for pulsar+ssl://."),
+    @property
+    def options(self) -> PulsarOptions:
+        """The options of the client."""
+        return PulsarOptions(
+            service_url=self.service_url,
+            auth_plugin=self.auth_plugin,
+            auth_params=self.auth_params,
+            trusted_certificates=self.trust_certs,
         )
-    ):
-        command = option(command)
-    return command
+
+    def has(self, topic: str) -> bool:
+        """Return True if the topic exists. Pulsar may make a topic when its client reads it. Raises AdminError."""
+        if not self.admin_url.startswith(("http://", "https://")):
+            raise ConfigError.of("--admin-url", f"{self.admin_url!r} is no address, such as http://broker:8080")
+        return PulsarAdmin(self.admin_url, self.options, "--admin-url").exists(topic)
+
+
+_BROKER_OPTIONS: Final = (
+    click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
+    click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
+    click.option("--auth-plugin", default="", help="Authentication plug-in, such as token or tls."),
+    click.option(
+        "--auth-params",
+        default="",
+        envvar="CDC_PULSAR_AUTH_PARAMS",
+        help="Its parameters; better in the environment.",
+    ),
+    click.option("--trust-certs", default="", help="File of the authorities to trust, for pulsar+ssl:// and https://."),
+)
+_TOPIC_OPTION: Final = click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="The dead-letter topic.")
+
+
+def _broker(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command that talks to the broker. The command gets them as `pulsar`."""
+
+    @wraps(command)
+    def with_pulsar(
+        *, service_url: str, admin_url: str, auth_plugin: str, auth_params: str, trust_certs: str, **others: object
+    ) -> None:
+        pulsar = _Pulsar(
+            service_url=service_url,
+            admin_url=admin_url,
+            auth_plugin=auth_plugin,
+            auth_params=auth_params,
+            trust_certs=trust_certs,
+        )
+        command(pulsar=pulsar, **others)
+
+    return reduce(lambda made, option: option(made), reversed(_BROKER_OPTIONS), with_pulsar)
 
 
 @click.group(name="connector", cls=HelpfulGroup)
@@ -68,38 +104,54 @@ def connector() -> None:
 
 
 @connector.command(name="dead-letters")
-@_connection
-def list_letters(service_url: str, topic: str, auth_plugin: str, auth_params: str, trust_certs: str) -> None:
+@_broker
+@_TOPIC_OPTION
+def list_letters(*, pulsar: _Pulsar, topic: str) -> None:
     """Print the dead letters that were not sent again, one JSON object a line. Nothing is changed.
 
     \b
-    cdc connector dead-letters --service-url pulsar://broker:6650
+    cdc connector dead-letters \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080
     """
-    options = _options(service_url, auth_plugin, auth_params, trust_certs)
-    with closing(dead_letters(options, full_topic_name(topic))) as letters:
+    full_name = full_topic_name(topic)
+    if _is_missing(pulsar, full_name):
+        return
+    with closing(dead_letters(pulsar.options, full_name)) as letters:
         for letter in letters:
             click.echo(json.dumps(_as_object(letter), ensure_ascii=False))
 
 
 @connector.command(name="resend")
-@_connection
-def resend_letters(service_url: str, topic: str, auth_plugin: str, auth_params: str, trust_certs: str) -> None:
+@_broker
+@_TOPIC_OPTION
+def resend_letters(*, pulsar: _Pulsar, topic: str) -> None:
     """Send all dead letters to their events topics again.
 
     The connector then reads each row as it is now. If the cause of a dead letter remains, the event becomes a new one.
 
     \b
-    cdc connector resend --service-url pulsar://broker:6650
+    cdc connector resend \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080
     """
-    options = _options(service_url, auth_plugin, auth_params, trust_certs)
+    full_name = full_topic_name(topic)
+    if _is_missing(pulsar, full_name):
+        return
     count = 0
     try:
-        with closing(resend(options, full_topic_name(topic))) as letters:
+        with closing(resend(pulsar.options, full_name)) as letters:
             for letter in letters:
                 click.echo(json.dumps(_as_object(letter), ensure_ascii=False))
                 count += 1
     finally:
         click.echo(f"{count} sent again", err=True)
+
+
+def _is_missing(pulsar: _Pulsar, topic: str) -> bool:
+    """Return True, and say so, if the dead-letter topic does not exist: the first dead letter makes it."""
+    if pulsar.has(topic):
+        return False
+    click.echo(f"no dead letters: the topic {topic} does not exist", err=True)
+    return True
 
 
 @connector.command(name="expiries")
@@ -109,37 +161,38 @@ def resend_letters(service_url: str, topic: str, auth_plugin: str, auth_params: 
     "--events-prefix", default=DEFAULT_EVENTS_PREFIX, show_default=True, help="The prefix of the events topics."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a table, and nothing else.")
-def list_expiries(
-    service_url: str,
-    auth_plugin: str,
-    auth_params: str,
-    trust_certs: str,
-    tables: tuple[str, ...],
-    events_prefix: str,
-    *,
-    as_json: bool,
-) -> None:
+def list_expiries(*, pulsar: _Pulsar, tables: tuple[str, ...], events_prefix: str, as_json: bool) -> None:
     """Show how many rows wait until a value in them expires, and until when. Nothing is changed.
 
     \b
-    cdc connector expiries --service-url pulsar://broker:6650 --table shop.orders
+    cdc connector expiries \\
+      --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
+      --table shop.orders
     """
-    import pulsar
-
-    options = _options(service_url, auth_plugin, auth_params, trust_certs)
     for table in tables:
         keyspace, dot, name = table.partition(".")
         if not dot or not keyspace or not name:
             raise ConfigError.of("--table", f"{table!r} is not KEYSPACE.TABLE")
         topic = expiry_topic(events_topic(keyspace, name, events_prefix), keyspace, name)
-        try:
-            found = waiting_expiries(options, topic, time.time())
-        except pulsar.PulsarException as error:
-            raise ExpiriesError(f"{topic}: {error}") from error
+        found = _expiries(pulsar, topic)
         if as_json:
-            click.echo(json.dumps({"table": table, "topic": topic, **dataclasses.asdict(found)}))
+            click.echo(json.dumps({"table": table, "topic": topic, **dataclasses.asdict(found or _NO_EXPIRIES)}))
+        elif found is None:
+            click.echo(f"{table}: no keys wait for an expiry: the topic {topic} does not exist")
         else:
             click.echo(f"{table}: {expiries_text(found)}")
+
+
+def _expiries(access: _Pulsar, topic: str) -> WaitingExpiries | None:
+    """What waits on an expiry topic; None if it does not exist. Raises AdminError, ExpiriesError."""
+    import pulsar
+
+    if not access.has(topic):
+        return None
+    try:
+        return waiting_expiries(access.options, topic, time.time())
+    except pulsar.PulsarException as error:
+        raise ExpiriesError(f"{topic}: {error}") from error
 
 
 def expiries_text(found: WaitingExpiries) -> str:
@@ -188,12 +241,6 @@ def watch(path: Path | None, interval: float, patience: float, once: bool) -> No
                 click.echo(line)
             if stopping.wait(interval):
                 return
-
-
-def _options(service_url: str, auth_plugin: str, auth_params: str, trust_certs: str) -> PulsarOptions:
-    return PulsarOptions(
-        service_url=service_url, auth_plugin=auth_plugin, auth_params=auth_params, trusted_certificates=trust_certs
-    )
 
 
 def _as_object(letter: DeadLetter) -> dict[str, object]:

@@ -64,7 +64,7 @@ def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str
     if waiting is None or not waiting.messages:
         yield ok(table, "no expiry waits", waiting_messages=0)
         return
-    options = f"--service-url {config.pulsar_service_url} --table {table}"
+    options = f"{_urls(config)} --table {table}"
     text = f"{waiting.messages:,} message{'s' if waiting.messages != 1 else ''} with expiries wait for their second"
     facts = {"waiting_messages": waiting.messages, "consumers": waiting.consumers}
     if waiting.consumers:
@@ -270,7 +270,7 @@ def dead_letters(
         if not waiting.messages:
             found.append(ok(short, "none", letters=0))
             continue
-        options = f"--service-url {config.pulsar_service_url} --topic {topic}"
+        options = f"{_urls(config)} --topic {topic}"
         text = f"{waiting.messages:,} changes could not be published and are dead letters"
         if waiting.messages == 1:
             text = "1 change could not be published and is a dead letter"
@@ -371,3 +371,8 @@ def _nodes_text(found: Sequence[GapRecord]) -> str:
 
 def _minute(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _urls(config: LineConfig) -> str:
+    """The options of `cdc connector` for the line's Pulsar."""
+    return f"--service-url {config.pulsar_service_url} --admin-url {config.pulsar_admin_url}"

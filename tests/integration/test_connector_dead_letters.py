@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Final
 from uuid import uuid4
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from pulsar import Client, FileLogger, InitialPosition, LoggerLevel
@@ -28,9 +29,13 @@ Deploy = Callable[..., Connector]
 _TOMBSTONES: Final = 100
 
 
+def _urls(pulsar: PulsarServer) -> list[str]:
+    return ["--service-url", pulsar.service_url, "--admin-url", pulsar.admin_url]
+
+
 def _letters(pulsar: PulsarServer, line: ConnectorLine, command: str = "dead-letters") -> list[dict[str, object]]:
     """Output of `cdc connector` about the test's own dead-letter topic, sorted by key because its order is random."""
-    arguments = ["connector", command, "--service-url", pulsar.service_url, "--topic", f"dead-{line.keyspace}"]
+    arguments = ["connector", command, *_urls(pulsar), "--topic", f"dead-{line.keyspace}"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return sorted(
@@ -81,6 +86,17 @@ def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
     first, second = str(unreadable["message_id"]), str(unread["message_id"])
     assert first != second
     assert first.count(",") == second.count(",") == 3
+
+
+@pytest.mark.parametrize("command", ["dead-letters", "resend", "expiries"])
+def test_a_command_does_not_make_the_topic_that_it_asks_for(command: str, pulsar: PulsarServer) -> None:
+    """Pulsar made the empty topic when the command read it."""
+    name = f"nothing-{uuid4().hex}"
+    where = ["--table", f"{name}.t"] if command == "expiries" else ["--topic", name]
+    done = CliRunner().invoke(cli, ["connector", command, *_urls(pulsar), *where], catch_exceptions=False)
+    assert (done.exit_code, "does not exist" in done.output) == (0, True), done.output
+    listed = httpx.get(f"{pulsar.admin_url}/admin/v2/persistent/public/default").json()
+    assert [each for each in listed if name in each] == []
 
 
 def test_a_dead_letter_that_is_sent_again_leads_to_the_row_as_it_is_by_then(
@@ -143,7 +159,7 @@ def test_one_reader_of_the_letters_at_a_time_and_the_connector_writes_meanwhile(
     """A second reader waits, then gets an error; the connector's first dead letter does not wait for a reader."""
     topic = f"dead-{line.keyspace}"
     refused = line.writer.event(int32(9), writetime_us=1)._replace(partition_key=b"\x01\x02")
-    arguments = ["connector", "dead-letters", "--service-url", pulsar.service_url, "--topic", topic]
+    arguments = ["connector", "dead-letters", *_urls(pulsar), "--topic", topic]
     log = FileLogger(LoggerLevel.Error, "/dev/null")
     with closing(Client(pulsar.service_url, operation_timeout_seconds=120, logger=log)) as client:
         consumer = client.subscribe(topic, RESEND_SUBSCRIPTION, initial_position=InitialPosition.Earliest)

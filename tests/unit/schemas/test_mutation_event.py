@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
+from schemas.cql_type import NativeType
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
     MalformedEventsError,
@@ -17,6 +19,8 @@ from schemas.mutation_event import (
     decode_events,
     encode_events,
 )
+from schemas.row_record import events_key_schema, schema_text
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import events_topic, full_topic_name, partition_of_token
 
 ROW = MutationEvent(
@@ -52,6 +56,33 @@ MESSAGE = MutationEvents(
     key_schema='{"type":"record"}',
     events=(ROW, RANGE, ROW),
 )
+
+
+@pytest.mark.parametrize(("key_bytes", "full_gb", "single_gb"), [(16, 7, 30), (50, 13, 36)])
+def test_a_day_of_events_takes_what_the_sizing_says(key_bytes: int, full_gb: int, single_gb: int) -> None:
+    """docs/sizing.md gives these figures for 1,000 changes/s, with messages of 1,000 events and of one."""
+    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("text"))
+    table = TableMetadata(
+        keyspace="shop",
+        name="orders",
+        table_id=MESSAGE.table_id,
+        partition_key=(column,),
+        clustering_key=(),
+        static_columns=(),
+        regular_columns=(),
+    )
+    key_schema = schema_text(events_key_schema(table))
+    event = ROW._replace(
+        key=b"\x20" + b"k" * key_bytes,
+        partition_key=b"k" * key_bytes,
+        clustering=(),
+        expiry_time_s=None,
+        marker_expiry_s=0,
+        columns=("customer", "status", "total"),
+    )
+    for count, told_gb in ((1_000, full_gb), (1, single_gb)):
+        message = replace(MESSAGE, keyspace="shop", table="orders", key_schema=key_schema, events=(event,) * count)
+        assert round(len(encode_events(message)) / count * 86_400_000 / 1e9) == told_gb
 
 
 def test_a_message_comes_back_as_it_was() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["exit_code", "report_lines"]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DIFFER: Final = 1
 _NOT_SURE: Final = 3
 """The exit code 2 is for wrong usage, as for all commands."""
@@ -24,7 +26,7 @@ def report_lines(table: str, report: VerifyReport, compared: str = "topic") -> I
         columns = f" in {', '.join(each.columns)}" if each.columns else ""
         places = (("Cassandra", each.cassandra_writetime_us), (f"the {compared}", each.topic_writetime_us))
         times = ", ".join(
-            f"no write time in {place}" if us is None else f"written {us} in {place}" for place, us in places
+            f"no write time in {place}" if us is None else f"written {_moment(us)} in {place}" for place, us in places
         )
         yield f"{each.kind}{columns}: {each.key} ({times})"
     for key in report.unsettled:
@@ -41,6 +43,15 @@ def report_lines(table: str, report: VerifyReport, compared: str = "topic") -> I
         f"{table}: {report.rows:,} rows in {report.ranges} token ranges, {len(report.differences):,} differ{sent}, "
         f"{len(report.unsettled):,} still changing, {report.left_out:,} left out, {report.seconds:.1f} s"
     )
+
+
+def _moment(time_us: int) -> str:
+    """Microseconds since the epoch as a time in UTC, to the microsecond; a number if it is a time of no calendar."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return f"at {time_us} us"  # a client may set any write time
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def exit_code(report: VerifyReport) -> int:

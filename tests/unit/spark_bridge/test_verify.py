@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import Row
@@ -101,7 +102,9 @@ def test_equal_tables_are_looked_at_once(clock: Clock) -> None:
     assert len(looks.at_s) == 1
 
 
-MISSING = Difference(kind="missing", key="k1", columns=(), cassandra_writetime_us=5, topic_writetime_us=None)
+MISSING = Difference(
+    kind="missing", key="k1", columns=(), cassandra_writetime_us=1_795_943_173_000_001, topic_writetime_us=None
+)
 
 
 def report(
@@ -123,7 +126,16 @@ def report(
     ("told", "code", "line"),
     [
         (report(), 0, "shop.t: 9 rows in 2 token ranges, 0 differ, 0 still changing, 0 left out, 1.5 s"),
-        (report(differences=(MISSING,)), 1, "missing: k1 (written 5 in Cassandra, no write time in the topic)"),
+        (
+            report(differences=(MISSING,)),
+            1,
+            "missing: k1 (written 2026-11-29 09:06:13.000001 UTC in Cassandra, no write time in the topic)",
+        ),
+        (
+            report(differences=(replace(MISSING, cassandra_writetime_us=-1, topic_writetime_us=(1 << 63) - 1),)),
+            1,
+            "missing: k1 (written 1969-12-31 23:59:59.999999 UTC in Cassandra, written at 9223372036854775807 us in the topic)",
+        ),
         (report(unsettled=("k2",)), 3, "still changing: k2"),
         (report(left_out=4), 3, "left out: 4 more rows that differ, beyond --max-differences; a run after the repair"),
         (report(differences=(MISSING,), unsettled=("k2",)), 1, "still changing: k2"),

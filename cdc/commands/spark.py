@@ -228,7 +228,7 @@ def backfill_command(
         raise ConfigError.of("--rebuild", why)
     options = read_options(service_url, admin_url, more)
     check_table(access, keyspace, name)
-    check_broker({**options, "topic": rebuilt or "none"})
+    check_broker(options if rebuilt is None else {**options, "topic": rebuilt}, needs_topic=rebuilt is not None)
     session = open_session(jars, master)
     try:
         with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:

@@ -230,15 +230,16 @@ def check_topics(options: Mapping[str, str]) -> None:
         refuse_other_records(admin, admin.topics())
 
 
-def check_broker(options: Mapping[str, str]) -> None:
+def check_broker(options: Mapping[str, str], *, needs_topic: bool = True) -> None:
     """Connect to the broker before Spark starts. Pulsar's client would try for half a minute, and log each attempt.
 
-    Raises ConfigError and PulsarUnreachableError.
+    `needs_topic`: the options must name a topic. Raises ConfigError and PulsarUnreachableError.
     """
     from spark_bridge.topics.broker_connection import check_answer
     from spark_bridge.topics.options import BridgeOptions
 
-    check_answer(BridgeOptions.from_mapping(options, WRITTEN))
+    parse = BridgeOptions.from_mapping if needs_topic else BridgeOptions.without_topic
+    check_answer(parse(options, WRITTEN))
 
 
 def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapping[str, str] | None = None) -> None:

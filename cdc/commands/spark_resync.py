@@ -129,16 +129,17 @@ def resync_command(
     options = read_options(service_url, admin_url, more, eventsTopicPrefix=events_prefix)
     hidden = hidden_columns(source_config)
     # Asked before Spark starts, because the start takes longer than a run with nothing to do.
-    gaps = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}, WRITTEN))
+    gaps = GapsTopic(BridgeOptions.without_topic(options, WRITTEN))
     lossy = {each.table_name for each in gaps.open_gaps()}
     for table in tables:
         if table not in lossy:  # a table of a gap may have been dropped, which closes the gap
-            check_table(access, *table.split(".", 1))
+            keyspace, _, name = table.partition(".")
+            check_table(access, keyspace, name)
     if lossy.isdisjoint(tables or lossy):
         _print(ResyncReport(tables=(), foreign_messages=gaps.foreign_messages, seconds=0.0), as_json=as_json)
         return
     check_mirror(mirror_target)
-    check_broker({**options, "topic": "none"})
+    check_broker(options, needs_topic=False)
     session = open_session(jars, master, iceberg=mirror_target is not None and may_be_iceberg(mirror_target))
     try:
         with spark_errors():

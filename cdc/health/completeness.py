@@ -25,7 +25,6 @@ _VERY_LATE_S: Final = 600.0
 _WRITTEN: Final = {
     "serviceUrl": "pulsarServiceUrl",
     "adminUrl": "pulsarAdminUrl",
-    "topic": "topicPrefix",
     "eventsTopicPrefix": "topicPrefix",
     "authPluginClassName": "pulsarAuthPluginClassName",
     "authParams": "pulsarAuthParams",
@@ -52,7 +51,6 @@ class ResolvedLine:
         given: dict[str, str] = {
             "serviceUrl": config.pulsar_service_url,
             "adminUrl": config.pulsar_admin_url,
-            "topic": "none",
             "eventsTopicPrefix": config.topic_prefix,
             "eventsSubscriptionName": config.events_subscription_name,
             "deadLettersTopic": config.dead_letters,
@@ -65,7 +63,7 @@ class ResolvedLine:
             given["authParams"] = "" if params is None else params.get_secret_value()
         if trusted is not None:
             given["tlsTrustCertsFilePath"] = str(trusted)
-        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.from_mapping(given, _WRITTEN))
+        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.without_topic(given, _WRITTEN))
 
     def close(self) -> None:
         """Close all connections."""

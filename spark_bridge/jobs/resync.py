@@ -149,7 +149,7 @@ def resync(
     for name, value in (("mirror_target", mirror_target), ("data_topic", data_topic)):
         if value is not None and len(tables or ()) != 1:
             raise ConfigError.of(name, "belongs to one table: name exactly one in tables")
-    parsed = _without_topic(options)
+    parsed = BridgeOptions.without_topic(batch_options(options))
     settings = _Settings(
         data_topic=data_topic,
         data_prefix=data_prefix,
@@ -318,12 +318,6 @@ def _now_ms() -> int:
 def _creations(target: RepairTarget) -> list[str | None]:
     with PulsarAdmin(target.options) as admin:
         return [admin.creation(each) for each in target.partitions]
-
-
-def _without_topic(options: Options) -> BridgeOptions:
-    names = ("topic", "topics", "topicspattern")
-    given = {name: each for name, each in batch_options(options).items() if name.lower() not in names}
-    return BridgeOptions.from_mapping({**given, "topic": "none"})
 
 
 def _left_open(table: str, gaps: Sequence[GapRecord], reason: str) -> TableResync:

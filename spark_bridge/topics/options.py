@@ -86,10 +86,22 @@ class BridgeOptions(BaseModel):
 
         `written`: by name of an option, the name by which the user has given it, for errors.
         """
+        return cls._parsed(options, written, needs_topic=True)
+
+    @classmethod
+    def without_topic(cls, options: Mapping[str, str], written: Mapping[str, str] | None = None) -> BridgeOptions:
+        """As `from_mapping`, for requests that are not about a data topic: options that name topics are left out."""
+        others = {name: each for name, each in options.items() if name.lower() not in _NAME_TOPICS}
+        return cls._parsed(others, written, needs_topic=False)
+
+    @classmethod
+    def _parsed(
+        cls, options: Mapping[str, str], written: Mapping[str, str] | None, *, needs_topic: bool
+    ) -> BridgeOptions:
         names = {alias.lower(): alias for alias in _ALIASES}
         problems = [_unknown(name) for name in options if name.lower() not in names]
         known = {names[name.lower()]: value for name, value in options.items() if name.lower() in names}
-        problems += _problems_together(known)
+        problems += _problems_together(known, needs_topic=needs_topic)
         try:
             parsed = cls.model_validate(known)
         except ValidationError as error:
@@ -121,8 +133,9 @@ class BridgeOptions(BaseModel):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The full names of the topics in the options; empty with a pattern."""
-        return tuple((self.topics or self.topic or "").split(",")) if self.topics_pattern is None else ()
+        """The full names of the topics in the options; empty with a pattern, and without a topic."""
+        named = self.topics or self.topic
+        return () if named is None or self.topics_pattern is not None else tuple(named.split(","))
 
     @property
     def only_topic(self) -> str:
@@ -217,6 +230,7 @@ class BridgeOptions(BaseModel):
 
 _FIELDS: Final = {to_camel(name): name for name in BridgeOptions.model_fields}
 _ALIASES: Final = tuple(_FIELDS)
+_NAME_TOPICS: Final = ("topic", "topics", "topicspattern")
 _OF_STREAMS: Final = ("maxrowspertrigger", "maxbytespertrigger", "checkpointlocation")
 
 
@@ -243,12 +257,12 @@ def batch_options(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     return {name: each for name, each in option_texts(options).items() if name.lower() not in _OF_STREAMS}
 
 
-def _problems_together(known: Mapping[str, str]) -> list[ConfigProblem]:
+def _problems_together(known: Mapping[str, str], *, needs_topic: bool) -> list[ConfigProblem]:
     """Problems of options that do not fit together."""
     given = [name for name in ("topic", "topics", "topicsPattern") if name in known]
     limits = [name for name in ("maxRowsPerTrigger", "maxBytesPerTrigger") if name in known]
     problems = []
-    if not given:
+    if not given and needs_topic:
         problems.append(ConfigProblem(option="topic", reason="is missing (or topics, or topicsPattern)"))
     if len(given) > 1:
         reason = f"and {' and '.join(given[1:])} are given; give only one of them"

@@ -137,7 +137,7 @@ def test_what_a_gap_lost_is_on_the_topic_again_and_the_gap_is_closed(
         gap(UUID(int=9), keyspace, "gone", UUID(int=5), since_ms),
     ]
     report_gaps(pulsar, prefix, [*map(encode_gap, (healed, *others)), b"no gap record"])
-    topic = GapsTopic(BridgeOptions.from_mapping({**options, "topic": "none"}))
+    topic = GapsTopic(BridgeOptions.without_topic(options))
     assert topic.open_gaps() == [healed, *others]
 
     part = resync(spark, options, access, tables=[table], ranges=2, max_differences=1)
@@ -195,7 +195,7 @@ def test_a_killed_run_leaves_the_gap_open_and_the_next_one_closes_it(
     (node, *_) = host_ids(source.access)
     lost = gap(node, keyspace, "healed", table_metadata(source.access, keyspace, "healed").table_id, since_ms)
     report_gaps(pulsar, source.prefix, [encode_gap(lost)])
-    topic = GapsTopic(BridgeOptions.from_mapping({**source.options, "topic": "none"}))
+    topic = GapsTopic(BridgeOptions.without_topic(source.options))
     arguments = {
         "options": source.options,
         "address": cassandra_node.address,

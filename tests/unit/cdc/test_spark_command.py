@@ -197,7 +197,7 @@ def test_an_error_of_java_is_one_line(
         monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
         monkeypatch.setattr(module, "check_mirror", lambda *asked: None)
-        monkeypatch.setattr(module, "check_broker", lambda options: None)
+        monkeypatch.setattr(module, "check_broker", lambda options, **more: None)
     monkeypatch.setattr(spark_tables, "resolved_ms", lambda options: None)
     monkeypatch.setattr(
         "spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace(table_name="k.t")]
@@ -240,7 +240,7 @@ def test_a_session_has_iceberg_where_the_tables_are(
         monkeypatch.setattr(module, "check_topics", lambda options: None)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
         monkeypatch.setattr(module, "check_mirror", lambda target: None)
-        monkeypatch.setattr(module, "check_broker", lambda options: None)
+        monkeypatch.setattr(module, "check_broker", lambda options, **more: None)
     where = (
         ["--target", target] if command == "mirror" else ["--mirror", target, "--table", "k.t", "--contact-point", "h"]
     )
@@ -454,7 +454,7 @@ def test_resync_refuses_a_table_that_does_not_exist_and_has_no_gap(
     monkeypatch.setattr("spark_bridge.jobs.cassandra_rows.find_table", lambda *asked: None)
     monkeypatch.setattr("spark_bridge.jobs.cassandra_rows._table_names", lambda access: ["shop.orders", "shop.items"])
 
-    def go_on(options: object) -> None:
+    def go_on(options: object, *, needs_topic: bool) -> None:
         raise ConfigError.of("broker", "is asked")
 
     monkeypatch.setattr(spark_resync, "check_broker", go_on)

@@ -144,3 +144,16 @@ def test_dead_letters_are_looked_for_where_the_connector_writes_them(
 ) -> None:
     """They are in the namespace of the events topics, unless topics are named."""
     assert BridgeOptions.from_mapping({**GIVEN, **given}).dead_letters == topics
+
+
+@pytest.mark.parametrize("topic", [{}, {"topic": "data-shop.orders"}, {"TOPICS": "a,b"}, {"topicsPattern": "a("}])
+def test_requests_that_are_about_no_topic_need_none(topic: dict[str, str]) -> None:
+    """A stand-in `none` was the name of a topic that may exist. Other options are checked as always."""
+    given = {"serviceUrl": "pulsar://h:6650", "adminUrl": "http://h:8080", "minPartitions": "4", **topic}
+    options = BridgeOptions.without_topic(given)
+    assert (options.topic_names, options.min_partitions) == ((), 4)
+    assert options.of_topic("persistent://public/default/t").only_topic == "persistent://public/default/t"
+    with pytest.raises(ConfigError, match="topic: must name the one topic"):
+        assert options.only_topic
+    with pytest.raises(ConfigError, match="--admin-url: must be the admin service's address"):
+        BridgeOptions.without_topic({**given, "adminUrl": "h:1"}, {"adminUrl": "--admin-url"})

@@ -36,8 +36,14 @@ def resume_progress(table: str | None, path: Path | None, working_dir: Path | No
     directory = AgentConfig.load(path).cdc_working_dir if working_dir is None else working_dir
     if not directory.is_dir():
         raise ConfigError.of("--working-dir", f"{directory} is no folder: no agent ever ran with it")
+    if table is not None and not all(table.partition(".")[::2]):
+        raise ConfigError.of("TABLE", f"{table!r} is not KEYSPACE.TABLE")
     found = read_stops(directory) if only_list else remove_stops(directory, table)
     for name, reason in sorted(found.items()):
         click.echo(f"{'all tables' if name == '*' else name}: {reason}")
     if not found:
-        click.echo("nothing stands still")
+        click.echo(
+            "nothing stands still"
+            if table is None or only_list
+            else f"{table} does not stand still; --list shows what does"
+        )

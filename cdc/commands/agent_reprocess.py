@@ -37,7 +37,8 @@ def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | 
     if not directory.is_dir():
         raise ConfigError.of("--working-dir", f"{directory} is no folder: no agent ever ran with it")
     errors, again = directory / "error", directory / "reprocess"
-    if not again.is_dir():
+    is_new = not again.is_dir()
+    if is_new:
         make_private_folder(again)
         give_to_owner_of(directory, again)
     named = segments or tuple(sorted(each.name for each in errors.glob(_SEGMENTS)))
@@ -50,6 +51,8 @@ def reprocess(segments: tuple[str, ...], path: Path | None, working_dir: Path | 
             click.echo(f"cdc: {error}", err=True)
     click.echo(f"{len(list(again.glob(_SEGMENTS)))} segments wait in {again}")
     if failed:
+        if is_new and not any(again.iterdir()):
+            again.rmdir()  # the folder may be no agent's
         raise click.exceptions.Exit(1)
 
 

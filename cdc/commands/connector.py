@@ -72,7 +72,7 @@ _BROKER_OPTIONS: Final = (
         "--auth-params",
         default="",
         envvar="CDC_PULSAR_AUTH_PARAMS",
-        help="Its parameters; better in the environment.",
+        help="Its parameters; better in the environment, as CDC_PULSAR_AUTH_PARAMS.",
     ),
     click.option("--trust-certs", default="", help="File of the authorities to trust, for pulsar+ssl:// and https://."),
 )
@@ -113,7 +113,7 @@ def list_letters(*, pulsar: _Pulsar, topic: str) -> None:
     cdc connector dead-letters \\
       --service-url pulsar://broker:6650 --admin-url http://broker:8080
     """
-    full_name = full_topic_name(topic)
+    full_name = _full_name(topic)
     if _is_missing(pulsar, full_name):
         return
     with closing(dead_letters(pulsar.options, full_name)) as letters:
@@ -133,7 +133,7 @@ def resend_letters(*, pulsar: _Pulsar, topic: str) -> None:
     cdc connector resend \\
       --service-url pulsar://broker:6650 --admin-url http://broker:8080
     """
-    full_name = full_topic_name(topic)
+    full_name = _full_name(topic)
     if _is_missing(pulsar, full_name):
         return
     count = 0
@@ -146,6 +146,15 @@ def resend_letters(*, pulsar: _Pulsar, topic: str) -> None:
         click.echo(f"{count} sent again", err=True)
 
 
+def _full_name(topic: str) -> str:
+    """The dead-letter topic with tenant and namespace. Raises ConfigError."""
+    full = full_topic_name(topic.strip())
+    if full.count("/") != 4 or not all(full.split("/")[2:]):
+        text = f"{topic!r} is no name of a topic, such as cdc-dead-letters or persistent://tenant/namespace/name"
+        raise ConfigError.of("--topic", text)
+    return full
+
+
 def _is_missing(pulsar: _Pulsar, topic: str) -> bool:
     """Return True, and say so, if the dead-letter topic does not exist: the first dead letter makes it."""
     if pulsar.has(topic):
@@ -156,7 +165,14 @@ def _is_missing(pulsar: _Pulsar, topic: str) -> bool:
 
 @connector.command(name="expiries")
 @_broker
-@click.option("--table", "tables", required=True, multiple=True, help="KEYSPACE.TABLE; may be repeated.")
+@click.option(
+    "--table",
+    "tables",
+    required=True,
+    multiple=True,
+    metavar="KEYSPACE.TABLE",
+    help="The table in Cassandra; may be given many times.",
+)
 @click.option(
     "--events-prefix", default=DEFAULT_EVENTS_PREFIX, show_default=True, help="The prefix of the events topics."
 )

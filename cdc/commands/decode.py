@@ -43,7 +43,7 @@ __all__ = ["decode"]
     "table_names",
     metavar="[KEYSPACE.]TABLE",
     multiple=True,
-    help="Only updates of this table; may be given several times.",
+    help="Only updates of this table; may be given many times.",
 )
 @click.option(
     "--from",

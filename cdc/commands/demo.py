@@ -16,7 +16,13 @@ _SHOWN_DIFFERENCES = 20
 
 
 @click.command(name="demo")
-@click.option("--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True)
+@click.option(
+    "--cassandra",
+    type=click.Choice(list(CASSANDRA_VERSIONS)),
+    default="5.0",
+    show_default=True,
+    help="Version of Cassandra.",
+)
 @click.option("--seed", default=1, show_default=True, help="Seed of the changes.")
 @click.option(
     "--scale", default=1, show_default=True, type=click.IntRange(1, 1000), help="Multiply the number of changes."

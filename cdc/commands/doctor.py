@@ -24,7 +24,7 @@ _START_S: Final = 20.0
 @click.command(name="doctor")
 @line_option
 @click.option("--fix", is_flag=True, help="Restart sources that the functions worker has given up, once.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.pass_context
 def doctor(context: click.Context, path: Path | None, fix: bool, as_json: bool) -> None:
     """Check servers, rights, tables, topics, sources, clocks and disks. Nothing is changed without --fix.

@@ -27,7 +27,7 @@ __all__ = ["resolved"]
 @click.command(name="resolved")
 @line_option
 @click.argument("tables", metavar="[KEYSPACE.TABLE]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.option("--prometheus", is_flag=True, help="Print the metrics as Prometheus reads them.")
 @click.option("--listen", metavar="HOST:PORT", help="Serve /metrics to Prometheus, until Ctrl-C.")
 def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, prometheus: bool, listen: str | None) -> None:

@@ -41,7 +41,11 @@ _dir_option = click.option(
     help="Folder of the sandbox: data, logs, configuration.",
 )
 _cassandra_option = click.option(
-    "--cassandra", type=click.Choice(list(CASSANDRA_VERSIONS)), default="5.0", show_default=True
+    "--cassandra",
+    type=click.Choice(list(CASSANDRA_VERSIONS)),
+    default="5.0",
+    show_default=True,
+    help="Version of Cassandra.",
 )
 _name_argument = click.argument("name")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")

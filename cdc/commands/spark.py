@@ -70,7 +70,10 @@ for each in (*TABLE_COMMANDS, prepare_command, publish_command, resync_command, 
 @SOURCE_CONFIG_OPTION
 @click.option("--repair", is_flag=True, help="Send the rows that differ through the events topic again.")
 @click.option(
-    "--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="With --repair: the agent's prefix of the events topics."
+    "--events-prefix",
+    default=DEFAULT_EVENTS_PREFIX,
+    show_default=True,
+    help="With --repair: the agent's prefix of the events topics.",
 )
 @click.option(
     "--settle",
@@ -179,7 +182,12 @@ def verify_command(
     help="initial: send nothing if any run has already sent the whole table.",
 )
 @click.option("--rebuild", "rebuilt", metavar="TOPIC", help="Fill this emptied data topic again.")
-@click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="The agent's prefix of the events topics.")
+@click.option(
+    "--events-prefix",
+    default=DEFAULT_EVENTS_PREFIX,
+    show_default=True,
+    help="The agent's prefix of the events topics.",
+)
 @click.option("--ranges", default=64, show_default=True, type=click.IntRange(1), help="Token ranges, one task each.")
 @click.option("--rows-per-second", type=FiniteRange(0, min_open=True), help="The highest rate, over all tasks.")
 @click.option("--progress-file", help="Keep finished ranges here, and continue after them.")
@@ -213,7 +221,7 @@ def backfill_command(
     """
     from rich.progress import Progress
 
-    from spark_bridge.jobs.backfill import SendSettings, backfill, initial_snapshot, rebuild
+    from spark_bridge.jobs.backfill import SendSettings, backfill, check_backfill, initial_snapshot, rebuild
     from spark_bridge.jobs.cassandra_rows import ALL_TOKENS
 
     keyspace, name = _table_name(table)
@@ -227,7 +235,10 @@ def backfill_command(
         )
         raise ConfigError.of("--rebuild", why)
     options = read_options(service_url, admin_url, more)
-    check_table(access, keyspace, name)
+    with spark_errors():
+        check_backfill(
+            options, access, keyspace, name, where=where, tokens=tokens or ALL_TOKENS, events_prefix=events_prefix
+        )
     check_broker(options if rebuilt is None else {**options, "topic": rebuilt}, needs_topic=rebuilt is not None)
     session = open_session(jars, master)
     try:

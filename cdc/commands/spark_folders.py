@@ -22,6 +22,8 @@ def check_writable(option: str, path: str) -> None:
     The check makes a folder and removes it again, because rights alone do not tell: root may write everywhere, but not
     below /proc or on a file system that is mounted to be read.
     """
+    if not path:
+        raise ConfigError.of(option, "is empty; give a folder")
     folder = _local(path)
     if folder is None:
         return

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BROKER_OPTIONS",
+    "JARS_HELP",
+    "MORE_OPTIONS",
     "SESSION_OPTIONS",
     "TOPIC_OPTION",
     "WRITTEN",
@@ -50,7 +52,9 @@ __all__ = [
 # Java's first compiler alone. In runs of up to 200,000 records the second one takes more time than it saves
 # (docs/spark.md).
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+JARS_HELP: Final = "A jar to use instead of packages; may be given many times."
 _LOCAL: Final = "local[*]"
+_MASTERS: Final = ("local[", "local-cluster[", "spark://", "k8s://", "mesos://")
 _UNREAD: Final = "unread"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 _OF_TABLE: Final = "Table "
@@ -76,28 +80,44 @@ WRITTEN: Final = {"serviceUrl": "--service-url", "adminUrl": "--admin-url", "top
 """By name of an option of the data source: the option of a command that gives it."""
 _GIVEN_AS: Final = {
     **WRITTEN,
-    **{name: f"--{name}" for name in ("consistency", "format", "mirror", "sample", "table", "target", "where")},
+    **{
+        name: f"--{name}"
+        for name in ("consistency", "format", "mirror", "sample", "table", "target", "tokens", "where")
+    },
+    **{f"tls.{name}": f"--tls-{name}" for name in ("trusted", "certificate", "key")},
 }
 """By name of an argument of a job: the option of a command that gives it."""
 _TABLE_OPTION = click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
 _CONTACT_POINT = ("--contact-point", "contact_points")
 _CASSANDRA_OPTIONS = together(
-    click.option("--port", default=9042, show_default=True, help="Cassandra's CQL port."),
+    click.option(
+        "--port", default=9042, show_default=True, type=click.IntRange(1, 65535), help="Cassandra's CQL port."
+    ),
     click.option("--local-dc", help="The data center to read from."),
     click.option("--username", help="Cassandra's user; the password is read from CDC_CASSANDRA_PASSWORD."),
     click.option("--consistency", default="LOCAL_QUORUM", show_default=True, help="Consistency level of the reads."),
     click.option("--tls", is_flag=True, help="Connect to Cassandra with TLS; implied by the options --tls-*."),
     click.option("--tls-trusted", metavar="FILE", help="Trusted certificates in PEM; by default the system's."),
     click.option("--tls-certificate", metavar="FILE", help="The client's certificate in PEM, if nodes require one."),
-    click.option("--tls-key", metavar="FILE", help="Its key."),
+    click.option("--tls-key", metavar="FILE", help="The private key of --tls-certificate, in PEM."),
     click.option("--tls-any-hostname", is_flag=True, help="The node's certificate need not name its address."),
 )
+MORE_OPTIONS = click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
+
+
+def _checked_master(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Refuse a text that no Spark takes. Spark's script would print a stack trace of Java."""
+    if text is None or text in ("local", "yarn") or text.startswith(_MASTERS):
+        return text
+    raise ConfigError.of("--master", f"{text!r} is no master of Spark, such as local[2], spark://host:7077 or yarn")
+
+
 SESSION_OPTIONS = together(
-    click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP),
+    MORE_OPTIONS,
+    click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help=JARS_HELP),
     click.option(
-        "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages."
+        "--master", callback=_checked_master, help="Spark's master; by default local[*], or that of spark-submit."
     ),
-    click.option("--master", help="Spark's master; by default local[*], or that of spark-submit."),
 )
 
 
@@ -108,13 +128,17 @@ def cassandra_options(command: _Command) -> _Command:
 
 def cluster_options(command: _Command) -> _Command:
     """Add the options for the connection to Cassandra. The command gets them as `access`."""
-    point = click.option(*_CONTACT_POINT, required=True, multiple=True, help="A node of Cassandra.")
+    point = click.option(
+        *_CONTACT_POINT, required=True, multiple=True, help="A node of Cassandra; may be given many times."
+    )
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
 
 def optional_cluster_options(command: _Command) -> _Command:
     """Add the same options to a command that may run without Cassandra: `access` is None without a contact point."""
-    point = click.option(*_CONTACT_POINT, multiple=True, help="A node of Cassandra, with --resync.")
+    point = click.option(
+        *_CONTACT_POINT, multiple=True, help="With --resync: a node of Cassandra; may be given many times."
+    )
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cdc.commands.spark_jars import cached_jars
+from cdc.commands.spark_options import JARS_HELP
 from schemas.errors import ConfigError
 
 __all__ = ["prepare_command"]
@@ -15,9 +16,7 @@ _MIB = 1 << 20
 
 
 @click.command(name="prepare")
-@click.option(
-    "--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help="Jars to use instead of packages."
-)
+@click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help=JARS_HELP)
 def prepare_command(*, jars: tuple[Path, ...]) -> None:
     """Fetch Spark's jars, and archive its classes: the other commands then start many seconds sooner.
 

@@ -54,7 +54,12 @@ __all__ = ["report_lines", "resync_command"]
     help="The prefix of the data topics.",
 )
 @click.option("--mirror", "mirror_target", help="Compare the one --table with its mirror below this folder.")
-@click.option("--events-prefix", default=DEFAULT_EVENTS_PREFIX, help="The agent's prefix of the events topics.")
+@click.option(
+    "--events-prefix",
+    default=DEFAULT_EVENTS_PREFIX,
+    show_default=True,
+    help="The agent's prefix of the events topics.",
+)
 @SOURCE_CONFIG_OPTION
 @click.option(
     "--margin",

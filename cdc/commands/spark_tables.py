@@ -112,8 +112,9 @@ def mirror_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --target /lake/orders --follow 10
     """
-    if access is not None and not resync:
-        raise ConfigError.of("--contact-point", "is read by --resync, which is not given")
+    for option, value in (("--contact-point", access), ("--source-config", source_config)):
+        if value is not None and not resync:
+            raise ConfigError.of(option, "is read by --resync, which is not given")
     if resync and access is None:
         raise ConfigError.of("--resync", "reads Cassandra: give --contact-point")
     if resync and given["follow"] is not None:
@@ -181,7 +182,7 @@ def latest_command(
     jars: tuple[Path, ...],
     master: str | None,
 ) -> None:
-    """The table as it is now, or as of a time, from the topic alone, or with a mirror; rows as JSON lines, or into a folder.
+    """Print the table as it is now, or as of a time, as JSON lines, or write it into a folder: from the topic, or with a mirror.
 
     \b
     cdc spark latest \\

@@ -13,6 +13,7 @@ from rich.console import Console
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
+    MORE_OPTIONS,
     check_broker,
     check_topics,
     counted,
@@ -46,7 +47,7 @@ __all__ = ["summary_lines", "top_command"]
     metavar="SECONDS",
     help="Repeat the report at this interval, until Ctrl-C.",
 )
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
+@MORE_OPTIONS
 def top_command(
     *,
     service_url: str,
@@ -57,7 +58,7 @@ def top_command(
     every: float | None,
     more: tuple[str, ...],
 ) -> None:
-    """Changes of each data topic: how many, how fast, how late.
+    """Show the changes of each data topic: how many, how fast, how late.
 
     The command reads the records itself: it starts no Spark and needs no Java.
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
+    MORE_OPTIONS,
     TOPIC_OPTION,
     WRITTEN,
     check_broker,
@@ -46,8 +47,8 @@ _Look: TypeAlias = Callable[[int | None], None]
     type=FiniteRange(0),
     help="Seconds after which the command gives up.",
 )
-@click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="An option of cassandra_cdc.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@MORE_OPTIONS
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 def wait_command(
     *,
     service_url: str,

@@ -28,7 +28,7 @@ __all__ = ["report", "status"]
     type=FiniteRange(0.5, LONGEST_S),
     help="With --watch: seconds between two screens.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.pass_context
 def status(context: click.Context, path: Path | None, watch: bool, interval: float, as_json: bool) -> None:
     """Show the state of the whole pipeline: servers, agents, sources, tables, dead letters, gaps, mirrors, and remedies.

@@ -112,7 +112,7 @@ def _told_without_line(path: Path | None) -> Iterator[None]:
 )
 @click.option("--data-topic", help="The data topic, if it is not the one of the table's source.")
 @click.option("--mirrors/--no-mirrors", default=True, help="Also read the mirrors of line.yaml, which starts Spark.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 @click.pass_context
 def trace(
     context: click.Context,

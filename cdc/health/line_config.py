@@ -71,7 +71,8 @@ class LineConfig(CassandraOptions, PulsarOptions):
         try:
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError.of("--config", f"{path} cannot be read ({error})") from error
+            reason = (isinstance(error, OSError) and error.strerror) or error
+            raise ConfigError.of("--config", f"{path} cannot be read ({reason})") from error
         except YAML_ERRORS as error:
             raise ConfigError.of("--config", f"{path} is not YAML ({yaml_problem(error)})") from None
         if not isinstance(loaded, dict | None):

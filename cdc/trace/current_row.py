@@ -44,7 +44,7 @@ def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node
     """The table as the cluster has it now, and the cluster's nodes. Raises ConfigError, NodeUnavailableError."""
     keyspace, dot, table = name.partition(".")
     if not dot or not table:
-        raise ConfigError.of("TABLE", f"{name!r} is not keyspace.table")
+        raise ConfigError.of("TABLE", f"{name!r} is not KEYSPACE.TABLE")
     connection = NodeConnection.of(config)
     try:
         tables = tables_of(connection.read_schema().schema).values()

@@ -31,7 +31,7 @@ from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions, batch_options
 
-__all__ = ["BackfillReport", "SendSettings", "backfill", "initial_snapshot", "rebuild"]
+__all__ = ["BackfillReport", "SendSettings", "backfill", "check_backfill", "initial_snapshot", "rebuild"]
 
 Options = Mapping[str, str | int | bool]
 _SAMPLED_RANGES: Final = 4
@@ -77,6 +77,24 @@ class _Part:
     tokens: TokenRange = ALL_TOKENS
     rebuilt: BridgeOptions | None = None
     dry_run: bool = False
+
+
+def check_backfill(
+    options: Options,
+    access: CassandraAccess,
+    keyspace: str,
+    table: str,
+    *,
+    where: str | None = None,
+    tokens: TokenRange = ALL_TOKENS,
+    events_prefix: str = DEFAULT_EVENTS_PREFIX,
+) -> None:
+    """Ask Cassandra and Pulsar about the arguments of a backfill, without a session. Raises the errors of `backfill`."""
+    token_ranges(1, tokens)
+    metadata = table_metadata(access, keyspace, table)
+    if where is not None:
+        check_predicate(access, metadata, where)
+    events_partitions(_options_of(options, events_topic(keyspace, table, events_prefix)), keyspace, table)
 
 
 def backfill(

@@ -19,6 +19,7 @@ from cassandra import (
     InvalidRequest,
     OperationTimedOut,
     RequestExecutionException,
+    UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
@@ -101,7 +102,20 @@ class CassandraAccess:
     def open(self, *, as_bytes: bool = False) -> tuple[Cluster, Session]:
         """A new connection; `as_bytes` leaves rows as CQL bytes. Raises ConfigError, CassandraReadError."""
         if self.consistency not in ConsistencyLevel.name_to_value:
-            raise ConfigError.of("consistency", f"{self.consistency!r} is no consistency level of Cassandra")
+            levels = ", ".join(ConsistencyLevel.name_to_value)
+            raise ConfigError.of("consistency", f"{self.consistency!r} is no consistency level; they are {levels}")
+        cluster = self._cluster(as_bytes=as_bytes)
+        try:
+            session = cluster.connect()
+        except (NoHostAvailable, DriverException, OSError) as error:
+            cluster.shutdown()
+            raise CassandraReadError(self.address, self._refusal(error)) from None
+        if as_bytes:
+            session.client_protocol_handler = _RawProtocolHandler
+        session.default_fetch_size = self.fetch_size
+        return cluster, session
+
+    def _cluster(self, *, as_bytes: bool) -> Cluster:
         policy = DCAwareRoundRobinPolicy(self.local_dc) if self.local_dc else RoundRobinPolicy()
         profile = ExecutionProfile(
             load_balancing_policy=policy,
@@ -111,28 +125,29 @@ class CassandraAccess:
         )
         encryption = None if self.tls is None else self.tls.context()
         login = PlainTextAuthProvider(self.username, self.password) if self.username else None
-        cluster = Cluster(
-            list(self.contact_points),
-            port=self.port,
-            auth_provider=login,
-            ssl_context=encryption,
-            connect_timeout=20,
-            control_connection_timeout=20,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            schema_metadata_enabled=False,
-            token_metadata_enabled=False,
-            # Every supported Cassandra has version 4, and it has no checksum per frame to compute in Python.
-            protocol_version=4,
-        )
         try:
-            session = cluster.connect()
-        except (NoHostAvailable, DriverException, OSError) as error:
-            cluster.shutdown()
-            raise CassandraReadError(self.address, _refusal(error)) from None
-        if as_bytes:
-            session.client_protocol_handler = _RawProtocolHandler
-        session.default_fetch_size = self.fetch_size
-        return cluster, session
+            return Cluster(
+                list(self.contact_points),
+                port=self.port,
+                auth_provider=login,
+                ssl_context=encryption,
+                connect_timeout=20,
+                control_connection_timeout=20,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+                # Every supported Cassandra has version 4, and it has no checksum per frame to compute in Python.
+                protocol_version=4,
+            )
+        except UnresolvableContactPoints:
+            reason = f"no address is known for {' or '.join(self.contact_points)}; check the contact points"
+            raise CassandraReadError(self.address, reason) from None
+
+    def _refusal(self, error: Exception) -> str:
+        """Why no connection was made. If the driver asked no node, none is in the data center that was asked for."""
+        if self.local_dc and isinstance(error, NoHostAvailable) and not isinstance(error.errors, dict):
+            return f"no node of the data center {self.local_dc!r} is known there; check its name (nodetool status)"
+        return _refusal(error)
 
     @property
     def address(self) -> str:

@@ -168,3 +168,20 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, arguments: list[str]) 
     done = _agent("--config", str(_stopped(tmp_path, "a")), *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("cdc agent: --c")
+
+
+def test_reprocess_of_nothing_leaves_no_folder(tmp_path: Path) -> None:
+    """The folder that was given may be no agent's."""
+    done = CliRunner().invoke(cli, ["agent", "reprocess", "--working-dir", str(tmp_path), "nope.log"])
+    assert done.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_that_does_not_stand_still_is_told(tmp_path: Path) -> None:
+    """A mistyped name used to have the same answer as a table that was resumed before."""
+    config = str(_stopped(tmp_path, "orders"))
+    command = ["agent", "resume-progress", "--config", config]
+    mistyped = CliRunner().invoke(cli, [*command, "ks.ordres"])
+    assert mistyped.output == "ks.ordres does not stand still; --list shows what does\n"
+    assert str(CliRunner().invoke(cli, [*command, "orders"]).exception) == "TABLE: 'orders' is not KEYSPACE.TABLE"
+    assert CliRunner().invoke(cli, [*command, "ks.orders"]).output == "ks.orders: why\n"

@@ -57,6 +57,14 @@ def test_a_service_url_that_is_none_is_a_wrong_configuration(command: list[str],
     assert "\n" not in str(found.exception)
 
 
+@pytest.mark.parametrize("name", ["", " ", "a/b", "persistent://public/default/", "persistent://a/b/c/d"])
+def test_a_name_that_is_no_topics_is_refused(name: str) -> None:
+    """The admin service answers such a path with a page of HTML."""
+    done = CliRunner().invoke(connector, ["dead-letters", *_NOWHERE, "--topic", name])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).startswith(f"--topic: {name!r} is no name of a topic, such as cdc-dead-letters or ")
+
+
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
 def test_a_topic_that_does_not_exist_is_told_and_no_client_reads_it(command: list[str]) -> None:
     """Pulsar would make the topic for a client, here for one that no broker answers."""

@@ -89,6 +89,20 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
             ["top", *PULSAR, "--topic", "t", "--topics-pattern", "p"],
             "--topic: and --topics-pattern are given; give only one of them",
         ),
+        (["mirror", *PULSAR, "--topic", "t", "--target", ""], "--target: is empty; give a folder"),
+        (
+            ["mirror", *PULSAR, "--topic", "t", "--target", "x", "--master", "nope"],
+            "--master: 'nope' is no master of Spark, such as local[2], spark://host:7077 or yarn",
+        ),
+        (
+            ["mirror", *PULSAR, "--topic", "t", "--target", "x", "--source-config", "x"],
+            "--source-config: is read by --resync, which is not given",
+        ),
+        ([*_VERIFY, "--port", "99999"], "Invalid value for '--port': 99999 is not in the range"),
+        (
+            ["backfill", *PULSAR, "--table", "k.t", "--contact-point", "h", "--tokens", "5", "5"],
+            "--tokens: 5 to 5 is no range of tokens",
+        ),
         (["latest", *PULSAR, "--topic", "t", "--as-of", "yesterday"], "--as-of: 'yesterday' is no time with its zone"),
         (
             ["latest", *PULSAR, "--topic", "t", "--output", "x", "--output-format", "nope"],
@@ -202,6 +216,7 @@ def test_an_error_of_java_is_one_line(
     monkeypatch.setattr(
         "spark_bridge.topics.gaps.GapsTopic.open_gaps", lambda topic: [SimpleNamespace(table_name="k.t")]
     )
+    monkeypatch.setattr("spark_bridge.jobs.backfill.check_backfill", lambda *asked, **more: None)
     monkeypatch.setattr(f"spark_bridge.jobs.{job}", fail)
     done = CliRunner().invoke(spark, command)
     assert (type(done.exception), str(done.exception), stopped) == (SparkJobError, said, [True])

@@ -7,6 +7,7 @@ import struct
 from uuid import UUID
 
 import pytest
+from cassandra.cluster import NoHostAvailable
 
 from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
@@ -40,8 +41,29 @@ def test_the_password_is_not_shown_and_the_level_is_checked() -> None:
     """`repr` does not show the password, and a wrong consistency level is refused before a connection."""
     access = CassandraAccess(contact_points=("127.0.0.1",), username="u", password="tell-nobody", consistency="MOST")
     assert "tell-nobody" not in repr(access)
-    with pytest.raises(ConfigError, match="consistency: 'MOST' is no consistency level of Cassandra"):
+    with pytest.raises(
+        ConfigError, match=r"consistency: 'MOST' is no consistency level; they are ANY, ONE, .*LOCAL_QUORUM"
+    ):
         access.open()
+
+
+def test_a_name_without_an_address_is_told() -> None:
+    """The driver raises an error of its own before it connects, which ended `cdc spark verify` in a traceback."""
+    with pytest.raises(CassandraReadError) as raised:
+        CassandraAccess(contact_points=("nosuch.invalid",)).open()
+    said = "Cassandra at nosuch.invalid:9042: no address is known for nosuch.invalid; check the contact points"
+    assert str(raised.value) == said
+
+
+def test_a_data_center_without_nodes_is_told() -> None:
+    """The driver then asks no node. It names those that it knows as a list, and not with their errors."""
+    access = CassandraAccess(contact_points=("h",), local_dc="dc9")
+    no_node = NoHostAvailable("Unable to connect to any servers", ["h"])
+    assert (
+        access._refusal(no_node) == "no node of the data center 'dc9' is known there; check its name (nodetool status)"
+    )
+    down = NoHostAvailable("Unable to connect to any servers", {"h": OSError("refused")})
+    assert access._refusal(down) == "does not answer (refused)"
 
 
 def _column(name: str, kind: ColumnKind, text: str) -> ColumnMetadata:

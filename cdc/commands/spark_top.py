@@ -14,6 +14,7 @@ from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
     MORE_OPTIONS,
+    WRITTEN,
     check_broker,
     check_topics,
     counted,
@@ -67,8 +68,12 @@ def top_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --minutes 10
     """
+    from spark_bridge.topics.options import BridgeOptions
+
     _check_choice(topic, topics_pattern, named(more))
     options = read_options(service_url, admin_url, more, topic=topic, topicsPattern=topics_pattern)
+    if topics_pattern is not None:
+        BridgeOptions.from_mapping(options, {**WRITTEN, "topicsPattern": "--topics-pattern"})
     if topic is not None:
         check_topics(options)
     check_broker(options)

@@ -103,6 +103,7 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
             ["backfill", *PULSAR, "--table", "k.t", "--contact-point", "h", "--tokens", "5", "5"],
             "--tokens: 5 to 5 is no range of tokens",
         ),
+        (["top", *PULSAR, "--topics-pattern", "a("], "--topics-pattern: 'a(' ends in no regular expression"),
         (["latest", *PULSAR, "--topic", "t", "--as-of", "yesterday"], "--as-of: 'yesterday' is no time with its zone"),
         (
             ["latest", *PULSAR, "--topic", "t", "--output", "x", "--output-format", "nope"],

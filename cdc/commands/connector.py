@@ -58,7 +58,12 @@ class _Pulsar:
         )
 
     def has(self, topic: str) -> bool:
-        """Return True if the topic exists. Pulsar may make a topic when its client reads it. Raises AdminError."""
+        """Return True if the topic exists, or without an admin URL. Raises AdminError.
+
+        Pulsar may make a topic when its client reads it.
+        """
+        if not self.admin_url:
+            return True
         if not self.admin_url.startswith(("http://", "https://")):
             raise ConfigError.of("--admin-url", f"{self.admin_url!r} is no address, such as http://broker:8080")
         return PulsarAdmin(self.admin_url, self.options, "--admin-url").exists(topic)
@@ -66,7 +71,11 @@ class _Pulsar:
 
 _BROKER_OPTIONS: Final = (
     click.option("--service-url", required=True, help="The broker: pulsar://host:6650."),
-    click.option("--admin-url", required=True, help="The admin service: http://host:8080."),
+    click.option(
+        "--admin-url",
+        default="",
+        help="The admin service: http://host:8080. Without it, Pulsar makes a topic that does not exist.",
+    ),
     click.option("--auth-plugin", default="", help="Authentication plug-in, such as token or tls."),
     click.option(
         "--auth-params",

@@ -55,6 +55,8 @@ def test_a_service_url_that_is_none_is_a_wrong_configuration(command: list[str],
     assert isinstance(found.exception, ConfigError)
     assert str(found.exception).startswith(f"service URL: {url!r} cannot be used (")
     assert "\n" not in str(found.exception)
+    without = CliRunner().invoke(connector, [*command, "--service-url", url])
+    assert str(without.exception) == str(found.exception)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", "persistent://public/default/", "persistent://a/b/c/d"])

@@ -45,6 +45,22 @@ def test_the_oldest_key_gives_way() -> None:
     assert len(published) == 2
 
 
+def test_a_key_that_is_used_stays() -> None:
+    """The key whose last use is the longest ago gives way: a change or a question is a use."""
+    published = cache()
+    published.remember(b"a", b"1")
+    published.remember(b"b", b"1")
+    assert published.is_published(b"a", b"1")
+    published.remember(b"c", b"1")
+    assert [published.is_published(key, b"1") for key in (b"a", b"b", b"c")] == [True, False, True]
+    published.remember(b"a", b"2")
+    published.remember(b"d", b"1")
+    assert [published.is_published(key, b"1") for key in (b"a", b"c", b"d")] == [True, False, True]
+    assert published.evictions == 2
+    published.forget(b"d")
+    assert (len(published), published.evictions) == (1, 2)
+
+
 def test_a_key_is_forgotten_a_while_after_its_last_change() -> None:
     """A key is forgotten after 60 seconds here, which each change of the key starts again."""
     clock = Clock()

@@ -61,6 +61,7 @@ from change_agent.publishing.messages import Packing
 from change_agent.publishing.node_owner import NodeOwner
 from change_agent.publishing.publisher import MutationPublisher
 from change_agent.publishing.topic_checks import LostTopic
+from change_agent.reporting.cluster_looks import ClusterView
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.logs import set_up_log
 from change_agent.reporting.progress_reporter import (
@@ -103,6 +104,8 @@ _READY_S: Final = 0.05
 # Topics that cannot be used for _HOLD_AFTER_S are held once their events take more than 1/_SHARE of the limits in
 # flight.
 _HOLD_AFTER_S: Final = 10.0
+# The longest wait for the node's answer about the cluster. The reporter of the progress does nothing else meanwhile.
+_CLUSTER_ANSWER_S: Final = 1.0
 _SHARE: Final = 4
 
 
@@ -422,6 +425,7 @@ class ChangeAgent:
             self._config.cdc_working_dir,
             lambda: self._producers.open_progress(topic),
             self._progress_state,
+            self._ask_cluster,
             self._publisher,
             self._config.progress_interval_ms / 1000,
         )
@@ -446,9 +450,17 @@ class ChangeAgent:
             node_id=known.node_id,
             tables=[each for each in self._interpreter.published_tables if each.full_name not in left_out],
             stops=self._table_stops(),
-            peers=[Peer(each.host_id, each.address, each.data_center) for each in self._provider.nodes],
-            replication=self._provider.replication,
             behind=moments.behind,
+        )
+
+    def _ask_cluster(self) -> ClusterView | None:
+        """The cluster by an answer of the node that began after this call; None if there is none."""
+        provider = self._provider
+        if provider.as_of(time.time_ns() // 1_000_000, _CLUSTER_ANSWER_S) is None:
+            return None
+        return ClusterView(
+            peers=[Peer(each.host_id, each.address, each.data_center) for each in provider.nodes],
+            replication=provider.replication,
         )
 
     def _make_follower(self) -> SegmentFollower:

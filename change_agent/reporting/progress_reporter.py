@@ -18,13 +18,13 @@ from change_agent.errors import PublishError
 from change_agent.private_files import replace_private
 from change_agent.publishing.event_producers import EventProducer, send_all
 from change_agent.reporting.checkpoints import with_newest
+from change_agent.reporting.cluster_looks import ClusterLooks, ClusterView
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from runtime.stage import Stage
 from schemas.progress_record import (
     Checkpoint,
     MalformedProgressError,
-    Peer,
     ProgressRecord,
     TableProgress,
     decode_progress,
@@ -49,8 +49,6 @@ class ProgressState:
     node_id: UUID
     tables: Sequence[TableMetadata]
     stops: Mapping[tuple[str, str], str | None]
-    peers: Sequence[Peer]
-    replication: Mapping[str, Mapping[str, str]]
     behind: str | None
 
 
@@ -67,8 +65,8 @@ class Checkpoints(Protocol):
 class ProgressReporter(Stage):
     """Publishes a record when a moment was passed, at most one in each interval. Any thread may call `note`.
 
-    `state` returns None before anything was read. `record` is the record that was published last, or that is being
-    published; any thread may read it.
+    `state` returns None before anything was read. `ask_cluster` is the question of ClusterLooks. `record` is the record
+    that was published last, or that is being published; any thread may read it.
     """
 
     def __init__(
@@ -76,6 +74,7 @@ class ProgressReporter(Stage):
         directory: Path,
         open_producer: Callable[[], EventProducer],
         state: Callable[[], ProgressState | None],
+        ask_cluster: Callable[[], ClusterView | None],
         checkpoints: Checkpoints,
         interval_s: float,
     ) -> None:
@@ -89,6 +88,8 @@ class ProgressReporter(Stage):
         self._notices: Final = Notices(_log, again_after_s=None)
         self._producer: EventProducer | None = None
         stored = stored_progress(directory)
+        known = ClusterView() if stored is None else ClusterView(peers=stored.peers, replication=stored.replication)
+        self._looks: Final = ClusterLooks(ask_cluster, known)
         self._history: Final[dict[tuple[str, str], tuple[Checkpoint, ...]]] = {
             (each.keyspace, each.table): tuple(each.checkpoints) for each in (stored.tables if stored else ())
         }
@@ -187,21 +188,27 @@ class ProgressReporter(Stage):
         if state is None:
             return None
         tables = {(each.keyspace, each.name): each for each in state.tables}
-        progress = tuple(self._progress(each, state.stops.get(name)) for name, each in sorted(tables.items()))
+        newest = {name: self._checkpoints.checkpoint(*name) for name in tables}
+        # After the checkpoints: a node that answered a write before their times is known then.
+        if not self._looks.look():
+            newest.clear()
+        view = self._looks.view
+        progress = tuple(
+            self._progress(each, newest.get(name), state.stops.get(name)) for name, each in sorted(tables.items())
+        )
         keyspaces = {each.keyspace for each in state.tables}
         return ProgressRecord(
             node_id=state.node_id,
             published_ms=int(time.time() * 1000),
             tables=progress,
-            peers=tuple(state.peers),
-            replication={name: options for name, options in state.replication.items() if name in keyspaces},
+            peers=tuple(view.peers),
+            replication={name: options for name, options in view.replication.items() if name in keyspaces},
             behind=state.behind,
         )
 
-    def _progress(self, table: TableMetadata, stop: str | None) -> TableProgress:
+    def _progress(self, table: TableMetadata, newest: Checkpoint | None, stop: str | None) -> TableProgress:
         name = (table.keyspace, table.name)
         forgotten_ms = self._forgotten.get(name, -1)
-        newest = self._checkpoints.checkpoint(*name)
         if newest is not None and newest.resolved_ms <= forgotten_ms:
             newest = None
         checkpoints = tuple(each for each in self._history.get(name, ()) if each.resolved_ms > forgotten_ms)

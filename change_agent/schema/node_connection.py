@@ -54,6 +54,7 @@ _FIRST_MAJOR_WITH_SETTINGS: Final = 4
 _READS: Final = 10
 # By list: a column that every CREATE and ALTER statement writes again in its row.
 _WRITTEN_WITH: Final = {"tables": "id", "views": "id", "types": "field_names"}
+_OF_NODE: Final = "host_id, release_version, data_center, rpc_address"
 
 token_of: Final[Callable[[bytes], int]] = murmur3
 """The Murmur3 token of a serialized partition key, signed 64 bits."""
@@ -78,10 +79,11 @@ class Node:
 
 
 class LocalState(NamedTuple):
-    """The schema version and the last truncation by table id, from `system.local`."""
+    """The schema version, the last truncation by table id, and the node itself, from `system.local`."""
 
     schema_version: UUID
     truncations: Mapping[UUID, Truncation]
+    node: Node
 
 
 # A row of a result: the driver returns each column as its own Python type.
@@ -141,9 +143,19 @@ class NodeConnection:
         self._cluster = self._session = None
 
     def local(self) -> LocalState:
-        """The node's present schema version, and its truncations. Raises NodeUnavailableError."""
-        [row] = self._ask("SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'")
-        return LocalState(row["schema_version"], truncations_of(row["truncated_at"]))
+        """The node's present schema version, its truncations, and itself. Raises NodeUnavailableError."""
+        [row] = self._ask(f"SELECT schema_version, truncated_at, {_OF_NODE} FROM system.local WHERE key = 'local'")
+        return LocalState(row["schema_version"], truncations_of(row["truncated_at"]), _node(row))
+
+    def others(self) -> list[Node]:
+        """The other nodes of the cluster, as this node knows them. Raises NodeUnavailableError."""
+        rows = self._ask(f"SELECT {_OF_NODE} FROM system.peers")
+        return [_node(each) for each in rows if each["host_id"] is not None]  # null: a node that is joining
+
+    def nodes(self) -> list[Node]:
+        """This node and the others. Raises NodeUnavailableError."""
+        [row] = self._ask(f"SELECT {_OF_NODE} FROM system.local WHERE key = 'local'")
+        return [_node(row), *self.others()]
 
     def read_schema(self) -> NodeSchema:
         """Host id and all of `system_schema` as of one moment, as plain JSON values. Raises NodeUnavailableError."""
@@ -167,22 +179,6 @@ class NodeConnection:
         [local] = self._ask("SELECT toUnixTimestamp(now()) AS now FROM system.local WHERE key = 'local'")
         milliseconds: int = local["now"]
         return milliseconds / 1000
-
-    def nodes(self) -> list[Node]:
-        """This node, and the others of its cluster as it knows them. Raises NodeUnavailableError."""
-        asked = "host_id, release_version, data_center"
-        [local] = self._ask(f"SELECT {asked}, rpc_address FROM system.local WHERE key = 'local'")
-        peers = self._ask(f"SELECT {asked}, rpc_address FROM system.peers")
-        return [
-            Node(
-                host_id=each["host_id"],
-                address=str(each["rpc_address"]),
-                version=str(each["release_version"]),
-                data_center=str(each["data_center"]),
-            )
-            for each in (local, *peers)
-            if each["host_id"] is not None  # a node that is joining
-        ]
 
     def captured_tables(self) -> dict[str, bool]:
         """All tables as `keyspace.table`, with their option `cdc`. Raises NodeUnavailableError."""
@@ -236,6 +232,16 @@ class NodeConnection:
             )
             self._session = self._cluster.connect()
         return self._session
+
+
+def _node(row: _Answer) -> Node:
+    """From the columns `_OF_NODE`. Cassandra writes them one after the other; a text that is not known yet is empty."""
+    return Node(
+        host_id=row["host_id"],
+        address=str(row["rpc_address"] or ""),
+        version=str(row["release_version"] or ""),
+        data_center=str(row["data_center"] or ""),
+    )
 
 
 def _dated(name: str) -> str:

@@ -222,10 +222,10 @@ class TableMetadataProvider(Stage):
         asked_at_ms = time.time_ns() // 1_000_000
         with self._changed:
             reread = self._reread_wanted
-        version, truncations = self._connection.local()
+        version, truncations, own = self._connection.local()
         is_changed = reread or version != self._schema_version
         read = self._connection.read_schema() if is_changed else None
-        self.nodes = self._connection.nodes()
+        self.nodes = (own, *self._connection.others())
         if read is not None:
             self.replication = _replication(read.schema)
             self.unlogged_keyspaces = unlogged_keyspaces(read.schema)

@@ -80,6 +80,26 @@ def test_a_schema_that_never_rests_is_an_error_that_says_so() -> None:
         _connected_to(_Node(alter)).read_schema()
 
 
+class _Joined:
+    """A node whose list of the others has two rows: Cassandra has just begun to write the columns of each."""
+
+    def execute(self, query: str, timeout: float) -> Sequence[Row]:
+        empty: Row = dict.fromkeys(("host_id", "release_version", "data_center", "rpc_address", "truncated_at"))
+        if " FROM system.local" in query:
+            return [{**empty, "schema_version": UUID(int=5), "host_id": UUID(int=9), "data_center": "dc1"}]
+        return [{**empty, "rpc_address": "10.0.0.2"}, {**empty, "host_id": UUID(int=2)}]
+
+
+def test_a_node_whose_data_center_is_not_known_yet_has_none() -> None:
+    """A name such as `None` would be another data center, whose nodes do not count for resolved timestamps."""
+    connection = NodeConnection(contact_points=["127.0.0.1"], port=9042, username=None, password=None)
+    connection._session = _Joined()
+    assert [(each.host_id.int, each.data_center, each.address) for each in connection.nodes()] == [
+        (9, "dc1", ""),
+        (2, "", ""),
+    ]
+
+
 def test_all_queries_of_a_connection_go_to_the_same_contact_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy is the one that the connection gives to the driver. Nothing connects here."""
     found: list[LoadBalancingPolicy] = []

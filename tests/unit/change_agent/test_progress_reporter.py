@@ -18,6 +18,7 @@ from change_agent.errors import PublishError
 from change_agent.positions.stops import EVERY_TABLE, Stops, read_stops, remove_stops
 from change_agent.publishing.event_producers import OnResult
 from change_agent.reporting.checkpoints import with_newest
+from change_agent.reporting.cluster_looks import ClusterLooks, ClusterView
 from change_agent.reporting.progress_reporter import (
     ProgressReporter,
     ProgressState,
@@ -84,14 +85,19 @@ def _state() -> ProgressState:
         node_id=_NODE,
         tables=[_table("a", 1), _table("b", 2)],
         stops={("ks", "a"): None, ("ks", "b"): "parked"},
-        peers=[Peer(_NODE, "10.0.0.1", "dc1")],
-        replication={"ks": {"class": "SimpleStrategy"}, "other": {}},
         behind=None,
     )
 
 
-def _reporter(line: _Line, folder: Path) -> ProgressReporter:
-    return ProgressReporter(folder, lambda: line, _state, line, 0.01)
+def _view(*others: UUID) -> ClusterView:
+    return ClusterView(
+        peers=[Peer(each, "10.0.0.1", "dc1") for each in (_NODE, *others)],
+        replication={"ks": {"class": "SimpleStrategy"}, "other": {}},
+    )
+
+
+def _reporter(line: _Line, folder: Path, ask: Callable[[], ClusterView | None] = _view) -> ProgressReporter:
+    return ProgressReporter(folder, lambda: line, _state, ask, line, 0.01)
 
 
 def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
@@ -110,6 +116,62 @@ def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
     assert [each.resolved_ms for each in first.checkpoints] == [2000, 1000]
     assert (second.checkpoints, second.stopped) == ((), "parked")
     assert record.replication == {"ks": {"class": "SimpleStrategy"}}
+
+
+class _JoinedLine(_Line):
+    """A node joins the cluster while the agent makes a record, after the agent has taken the newest time."""
+
+    has_joined = False
+
+    def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
+        try:
+            return super().checkpoint(keyspace, table)
+        finally:
+            self.has_joined = True
+
+
+def test_a_time_is_published_with_all_nodes_that_may_have_answered_a_write_before_it(tmp_path: Path) -> None:
+    """Without the node that joined, a reader would not wait for its agent."""
+    line = _JoinedLine({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
+    reporter = _reporter(line, tmp_path, lambda: _view(UUID(int=7)) if line.has_joined else _view())
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    reporter.stop()
+    [(_, record)] = line.sent
+    assert record.tables[0].checkpoints
+    assert [each.host_id for each in record.peers] == [_NODE, UUID(int=7)]
+
+
+def test_times_wait_while_the_node_does_not_say_who_is_in_the_cluster(tmp_path: Path) -> None:
+    """The record is sent, with the last times and the nodes that were known at them."""
+    line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5)})
+    answers: list[ClusterView | None] = [_view(UUID(int=7))]
+    reporter = _reporter(line, tmp_path, lambda: answers[0])
+    reporter.start()
+    wait_until(lambda: len(line.sent) == 1, "a record is sent")
+    answers[0] = None
+    line.checkpoints["ks", "a"] = Checkpoint(2000, (TopicPosition(5, 2),))
+    reporter.note()
+    time.sleep(0.2)
+    reporter.stop()
+    assert [each.resolved_ms for _, record in line.sent for each in record.tables[0].checkpoints] == [1000]
+    after = _reporter(line, tmp_path, lambda: None)
+    after.start()
+    wait_until(lambda: len(line.sent) == 2, "the next agent sends a record")
+    after.stop()
+    _, record = line.sent[-1]
+    assert [each.resolved_ms for each in record.tables[0].checkpoints] == [1000]
+    assert [each.host_id for each in record.peers] == [_NODE, UUID(int=7)]
+
+
+def test_a_node_that_is_down_holds_times_for_ten_seconds() -> None:
+    """By then, the other nodes know all nodes that it knew, and their agents have named them."""
+    now, answer = [0.0], [_view(UUID(int=7)), None]
+    looks = ClusterLooks(lambda: answer[now[0] > 0], ClusterView(), lambda: now[0])
+    assert looks.look()
+    for now[0], is_enough in ((0.1, False), (9.9, False), (10.0, True)):
+        assert looks.look() is is_enough
+    assert looks.view == answer[0]
 
 
 def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class _Node(NodeConnection):
         self._is_logged = is_logged
 
     def local(self) -> LocalState:
-        return LocalState(UUID(int=5), {})
+        return LocalState(UUID(int=5), {}, Node(host_id=_NODE, address="", version="", data_center=""))
 
     def read_schema(self) -> NodeSchema:
         name = {"keyspace_name": "ks", "table_name": "t"}
@@ -38,7 +38,7 @@ class _Node(NodeConnection):
         }
         return NodeSchema(node_id=_NODE, schema={**lists, "types": [], "views": [], "dropped_columns": []})
 
-    def nodes(self) -> list[Node]:
+    def others(self) -> list[Node]:
         return []
 
 

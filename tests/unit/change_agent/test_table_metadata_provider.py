@@ -31,7 +31,8 @@ class _Answers(NodeConnection):
 
     def local(self) -> LocalState:
         self.asked += 1
-        return LocalState(UUID(int=self._altered), {})
+        own = Node(host_id=UUID(int=9), address="", version="", data_center="")
+        return LocalState(UUID(int=self._altered), {}, own)
 
     def read_schema(self) -> NodeSchema:
         name = {"keyspace_name": "ks", "table_name": "t"}
@@ -51,7 +52,7 @@ class _Answers(NodeConnection):
         lists = {"keyspaces": [{"keyspace_name": "ks"}], "tables": [table], "columns": columns}
         return NodeSchema(node_id=UUID(int=9), schema={**lists, "types": [], "views": [], "dropped_columns": []})
 
-    def nodes(self) -> list[Node]:
+    def others(self) -> list[Node]:
         return []
 
 

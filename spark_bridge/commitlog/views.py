@@ -34,6 +34,7 @@ from spark_bridge.commitlog.reconciliation import (
 from spark_bridge.commitlog.row_values import RowValues
 from spark_bridge.commitlog.sources import commit_log
 from spark_bridge.rows.avro_columns import Numbers
+from spark_bridge.rows.shared_names import shared_names, shared_names_reason
 from spark_bridge.rows.typed import RecordDecoder
 from spark_bridge.topics.options import option_texts
 
@@ -113,7 +114,7 @@ def as_of(
     With `writetimes`, there is one more column of this name: a map of column to microseconds, for columns that are one
     cell. `partial` also accepts a table that is older than the archive of one of the nodes, or that had `cdc = false`.
     Changes may then be missing. Raises ConfigError for a moment before the archive began or after the table was
-    dropped; ArchiveReadError.
+    dropped, and if a column of the key and another column share a name; ArchiveReadError.
     """
     parsed, moment_us = _parsed(options), _micros(moment)
     table = _fetched(parsed, moment_us)
@@ -122,9 +123,13 @@ def as_of(
     if writetimes and overlap([each.name for each in columns], ["writetimes"]):
         reason = f"{table.table.full_name} has a column of this name; read the write times with latest_cells"
         raise ConfigError.of("writetimes", reason)
+    key_schema, value_schema = data_key_schema(table.table), data_value_schema(table.table)
+    if shared := shared_names(key_schema, value_schema):
+        reason = f"{table.table.full_name}: {shared_names_reason(shared)}; read the cells with latest_cells"
+        raise ConfigError.of("table", reason)
     rows = _folded(spark, parsed, table, rows_fold(table.table, moment_us), _ROWS)
-    key = RecordDecoder(table.table.full_name, [(_VERSION, data_key_schema(table.table))], numbers)
-    value = RecordDecoder(table.table.full_name, [(_VERSION, data_value_schema(table.table))], numbers)
+    key = RecordDecoder(table.table.full_name, [(_VERSION, key_schema)], numbers)
+    value = RecordDecoder(table.table.full_name, [(_VERSION, value_schema)], numbers)
     version = F.lit(_VERSION)
     decoded = rows.select(
         key.decode(F.col("key"), version).alias("key"),

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.rows.avro_columns import Numbers
 from spark_bridge.rows.key_columns import KeyColumns
+from spark_bridge.rows.shared_names import own_value_names
 from spark_bridge.rows.typed import RecordDecoder, key_decoder, value_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -20,9 +21,11 @@ _SHOWS: Final = "_cdc_shows"
 
 
 def table_columns(schemas: TopicSchemas) -> list[str]:
-    """Names of the table's columns in their order, by the newest schema."""
-    key = key_decoder(schemas, "string")
-    return [*key.names, *_value_names(key, value_decoder(schemas, "string"))]
+    """Names of the table's columns in their order, by the newest schema.
+
+    Raises TopicError if a key column and a value column share a name.
+    """
+    return [*key_decoder(schemas, "string").names, *own_value_names(schemas)]
 
 
 def table_rows(
@@ -32,10 +35,12 @@ def table_rows(
 
     `shows`: name of one more column, which is true for rows of the table, and false for a partition that has neither
     rows nor static columns. None: such a partition is left out.
+
+    Raises TopicError if a key column and a value column share a name.
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     if not KeyColumns.of(schemas).clustering:
-        plain = _plain_columns(rows, key, value, kept)
+        plain = _plain_columns(rows, schemas, key, value, kept)
         return plain if shows is None else plain.withColumn(shows, F.lit(True))
     shown = shows or _SHOWS
     found = _with_static_columns(rows, schemas, key, value, kept, shown)
@@ -54,7 +59,9 @@ def _where_shown(rows: DataFrame) -> DataFrame:
     return rows.withColumn(_SHOWS, is_shown).where(F.col(_SHOWS)).drop(_SHOWS)
 
 
-def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]) -> DataFrame:
+def _plain_columns(
+    rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]
+) -> DataFrame:
     structs = rows.select(
         *kept,
         "gone_columns",
@@ -67,7 +74,7 @@ def _plain_columns(rows: DataFrame, key: RecordDecoder, value: RecordDecoder, ke
     finished = checked.select(
         *kept, "gone_columns", key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value")
     )
-    values = [_living(name).alias(name) for name in _value_names(key, value)]
+    values = [_living(name).alias(name) for name in own_value_names(schemas)]
     return finished.select(*_fields("key", key.names), *values, *kept)
 
 
@@ -121,7 +128,7 @@ def _with_static_columns(
     ]
     values = [
         F.when(F.array_contains("static_names", name), _living(name, "static")).otherwise(_living(name)).alias(name)
-        for name in _value_names(key, value)
+        for name in own_value_names(schemas)
     ]
     statics = [F.array_contains("static_names", name) & _living(name, "static").isNotNull() for name in value.names]
     has_static = F.lit(False)
@@ -142,11 +149,6 @@ def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Colu
         key.checked(F.col("key"), F.col("key_data"), "key", place, F.col("key_version")).alias("key"),
         value.checked(F.col("value"), F.col("value_data"), "value", place, F.col("value_version")).alias("value"),
     )
-
-
-def _value_names(key: RecordDecoder, value: RecordDecoder) -> list[str]:
-    """Columns of the value that the key does not have. The value of a table of keys only repeats the key."""
-    return [name for name in value.names if name not in key.names]
 
 
 def _living(name: str, struct: str = "value") -> Column:

@@ -223,6 +223,24 @@ def test_a_column_named_as_one_of_the_functions_is_found_whatever_its_case(tmp_p
         as_of(cast("SparkSession", None), options, _NOW_US, writetimes=True)
 
 
+def test_a_column_that_would_take_the_name_of_a_key_column_is_refused(tmp_path: Path) -> None:
+    """It was left out without a word. The key of the table is `id`; here it is `1d`, and another column is `_1d`."""
+    url = archive_of(tmp_path, [_PLAIN])
+    schema = CommitLogArchive(url).schema(NODE)
+    simple = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == "simple")
+    columns = [
+        {**each, "column_name": "1d"} if each["kind"] == "partition_key" else each for each in simple.rows["columns"]
+    ]
+    column = {**columns[-1], "column_name": "_1d", "kind": "regular", "position": -1, "clustering_order": "none"}
+    named = replace(simple, since_us=_BEGAN_US, rows={**simple.rows, "columns": [*columns, column]})
+    SegmentArchive(url, "zstd").store_schema(replace(schema, definitions=(*schema.definitions, named)))
+    with pytest.raises(
+        ConfigError,
+        match=r"table: golden\.simple: the key column 1d and the value column _1d are both _1d in a table of",
+    ):
+        as_of(cast("SparkSession", None), {"archiveUrl": url, "table": "golden.simple"}, _NOW_US)
+
+
 def _life(schema: ArchivedSchema, name: str, table_id: UUID) -> ArchivedDefinition:
     found = next(each for each in schema.definitions if each.rows["tables"][0]["table_name"] == name)
     rows = {**found.rows, "tables": [{**found.rows["tables"][0], "id": str(table_id)}]}

@@ -47,7 +47,7 @@ AS_UUID: Final = 5
 AS_BOOLEAN: Final = 6
 """One byte, 0 or 1."""
 AS_FLOATING: Final = 7
-"""The bytes in reverse order."""
+"""The bytes in reverse order; NaN of a clustering column is not copied, because it has one form in keys."""
 AS_VARINT: Final = 8
 """Length and bytes, if these are the shortest form of the number."""
 AS_TIME: Final = 9

@@ -28,7 +28,15 @@ from schemas.cql_type import (
 )
 from schemas.errors import CdcError
 from schemas.json_value import json_text
-from schemas.native_codec import CODECS, AvroValue, ValueReader, minimal_varint, plain_decimal, unsigned_vint
+from schemas.native_codec import (
+    CODECS,
+    AvroValue,
+    ValueReader,
+    minimal_varint,
+    plain_decimal,
+    unsigned_vint,
+    with_one_nan,
+)
 from schemas.table_metadata import ColumnKind, ColumnMetadata
 
 __all__ = [
@@ -36,7 +44,7 @@ __all__ = [
     "CqlValueError",
     "column_json_reader",
     "column_reader",
-    "has_decimal",
+    "has_equal_forms",
     "json_reader",
     "minimal_varint",
     "split_partition_key",
@@ -45,7 +53,12 @@ __all__ = [
 
 _Natives = Mapping[str, ValueReader]
 _NATIVES: Final[_Natives] = {name: codec.read for name, codec in CODECS.items()}
-_OF_CLUSTERING: Final[_Natives] = {**_NATIVES, "decimal": plain_decimal}
+_EQUAL_FORMS: Final[_Natives] = {
+    "decimal": plain_decimal,
+    "double": with_one_nan(_NATIVES["double"]),
+    "float": with_one_nan(_NATIVES["float"]),
+}
+_OF_CLUSTERING: Final[_Natives] = {**_NATIVES, **_EQUAL_FORMS}
 """The readers for clustering columns: equal values become one Avro value."""
 
 
@@ -69,23 +82,23 @@ def value_reader(cql_type: CqlType) -> ValueReader:
 def column_reader(column: ColumnMetadata) -> ValueReader:
     """As `value_reader`, for the values of a column.
 
-    Cassandra has one row for clustering values that are equal, such as the decimals 1.0 and 1.00. So these have one
-    Avro value, and the row has one key. In a partition key they are two keys of two rows.
+    Cassandra has one row for clustering values that are equal, such as the decimals 1.0 and 1.00, or all forms of NaN.
+    So these have one Avro value, and the row has one key. In a partition key they are two keys of two rows.
     """
     return _checked(column.type, _OF_CLUSTERING if column.kind is ColumnKind.CLUSTERING else _NATIVES)
 
 
-def has_decimal(cql_type: CqlType) -> bool:
-    """True if values of the type are decimals, or have decimals in them."""
+def has_equal_forms(cql_type: CqlType) -> bool:
+    """True if `column_reader` makes equal values of the type one Avro value: decimals, doubles, floats, also inside."""
     match cql_type:
         case NativeType(name):
-            return name == "decimal"
+            return name in _EQUAL_FORMS
         case ListType(element) | SetType(element) | VectorType(element, _):
-            return has_decimal(element)
+            return has_equal_forms(element)
         case MapType(key, value):
-            return has_decimal(key) or has_decimal(value)
+            return has_equal_forms(key) or has_equal_forms(value)
         case TupleType(types) | UserType(field_types=types):
-            return any(map(has_decimal, types))
+            return any(map(has_equal_forms, types))
         case _:
             return False
 

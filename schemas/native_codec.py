@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ __all__ = [
     "plain_decimal",
     "time_text",
     "unsigned_vint",
+    "with_one_nan",
 ]
 
 RecordSchema = dict[str, "AvroSchema | int | None"]
@@ -142,6 +144,16 @@ def plain_decimal(data: bytes) -> AvroValue:
             unscaled, scale = unscaled * 10**-scale, 0
     length = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
     return {"bigint": unscaled.to_bytes(length, "big", signed=True), "scale": scale}
+
+
+def with_one_nan(read: ValueReader) -> ValueReader:
+    """A reader of doubles or floats that returns the same object for every NaN, whatever its bytes are."""
+
+    def read_one(data: bytes) -> AvroValue:
+        value = read(data)
+        return math.nan if isinstance(value, float) and math.isnan(value) else value
+
+    return read_one
 
 
 def _reader_of(code: str) -> ValueReader:

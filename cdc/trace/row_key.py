@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from change_agent.schema.node_connection import token_of
 from schemas.cql_bytes import UnwritableKeyError, cql_bytes, joined_partition_key
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import AvroValue, CqlValueError, column_reader, has_decimal, value_reader
+from schemas.cql_value import AvroValue, CqlValueError, column_reader, has_equal_forms, value_reader
 from schemas.errors import ConfigError
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnMetadata, TableMetadata
@@ -94,8 +94,8 @@ class RowKey:
         return not (is_of_row and self.clustering) or self._is_its(event.clustering)
 
     def _is_its(self, clustering: tuple[bytes | None, ...]) -> bool:
-        """True for the row's clustering, also if decimals in it are written differently: 1.0 and 1.00 are one row."""
-        if clustering == self.clustering or not any(has_decimal(each.type) for each in self.table.clustering_key):
+        """True for the row's clustering, also if values in it are written differently: 1.0 and 1.00 are one row."""
+        if clustering == self.clustering or not any(has_equal_forms(each.type) for each in self.table.clustering_key):
             return clustering == self.clustering
         readers = [column_reader(each) for each in self.table.clustering_key]
         one, other = (

@@ -119,7 +119,9 @@ class _Field:
             return b"\1" if value[0] else _NULL
         if copied_as == AS_FLOATING:
             # The reference converts a float of 4 bytes to a Python float and back, which may change the bytes of a NaN.
-            return value[::-1] if self._length == 8 else None
+            # All NaN of a clustering column are one row.
+            is_copied = self._length == 8 and not (self._nullable and _may_be_nan(value))
+            return value[::-1] if is_copied else None
         return None  # other types are rare in keys
 
     def _converted(self, value: bytes) -> bytes:
@@ -142,6 +144,11 @@ def _is_text(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _may_be_nan(value: bytes) -> bool:
+    """True if 8 bytes are a double that is NaN or infinite."""
+    return value[0] & 0x7F == 0x7F and value[1] >= 0xF0
 
 
 def _signed(unsigned: int, sign: int) -> bytes:

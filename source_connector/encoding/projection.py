@@ -13,7 +13,7 @@ from typing import Final
 from schemas.avro_names import avro_names
 from schemas.cql_identifier import quoted
 from schemas.cql_type import NativeType, is_multi_cell
-from schemas.cql_value import CqlValueError, has_decimal, split_partition_key
+from schemas.cql_value import CqlValueError, has_equal_forms, split_partition_key
 from schemas.hidden_columns import HiddenColumns, Hiding
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.row_record import events_key_schema, schema_text
@@ -62,8 +62,8 @@ class Projection:
         self._published: Final = published_table(table, hidden)
         """None if no column is hidden, as for most tables. Then rows are encoded without a detour."""
         self._hides_key: Final = self._published is not None and self._published.hides_key
-        # DataStax's agents write the decimals of clustering columns as the client did: equal ones would be two keys.
-        is_same = not any(has_decimal(each.type) for each in table.clustering_key)
+        # DataStax's agents write decimals and NaN of clustering columns as the client did: equal ones would be two keys.
+        is_same = not any(has_equal_forms(each.type) for each in table.clustering_key)
         self._encoded_as_events: Final = data_format is _KEY_VALUE_AVRO and not self._hides_key and is_same
         dropped = {name for name, each in self.hidden.items() if each is Hiding.DROP}
         self.value_columns: Final = tuple(

@@ -386,3 +386,23 @@ def test_a_row_whose_decimal_is_written_in_several_forms_has_one_key(
         found += line.topic.next()
     assert [each.value for each in found] == [{"v": "a"}, {"v": "b"}, None]
     assert {each.key_bytes for each in found} == {b"\x02\x02\x02\x01\x00"}
+
+
+def test_a_row_whose_nan_is_written_in_several_forms_has_one_key(
+    connector_line: CreateLine, deploy_connector: DeployConnector
+) -> None:
+    """All NaN are one row for Cassandra, which the last of these statements deletes."""
+    line = connector_line("pk int, at double, v text, PRIMARY KEY (pk, at)")
+    deploy_connector(line.keyspace, "t")
+    forms = ["7ff8000000000000", "fff8000000000001", "7ff0000000000001"]
+    found = []
+    for form, statement, kind in (
+        (forms[0], "INSERT INTO {t} (pk, at, v) VALUES (1, blobAsDouble(0x%s), 'a') USING {ts}", MutationKind.ROW),
+        (forms[1], "UPDATE {t} USING {ts} SET v = 'b' WHERE pk = 1 AND at = blobAsDouble(0x%s)", MutationKind.ROW),
+        (forms[2], "DELETE FROM {t} USING {ts} WHERE pk = 1 AND at = blobAsDouble(0x%s)", MutationKind.ROW_DELETION),
+    ):
+        columns = ("v",) if kind is MutationKind.ROW else ()
+        line.writer.send(line.change(statement % form, int32(1), bytes.fromhex(form), kind=kind, columns=columns))
+        found += line.topic.next()
+    assert [each.value for each in found] == [{"v": "a"}, {"v": "b"}, None]
+    assert {each.key_bytes for each in found} == {b"\x02\x02" + bytes.fromhex(forms[0])[::-1]}

@@ -14,6 +14,9 @@ pub const NULL: u8 = 0;
 /// The other branch of a union.
 pub const VALUE: u8 = 2;
 
+/// Avro of the NaN of Python's `math.nan`: 0x7FF8000000000000.
+const NAN: [u8; 8] = [0, 0, 0, 0, 0, 0, 0xF8, 0x7F];
+
 /// Avro's int and long.
 pub fn put_long(out: &mut Vec<u8>, number: i64) {
     let mut zigzag = (number as u64) << 1 ^ (number >> 63) as u64;
@@ -74,11 +77,19 @@ pub fn put_clustering(out: &mut Vec<u8>, table: &TableLayout, clustering: &[Opti
             None => out.push(NULL),
             Some(value) => {
                 out.push(VALUE);
-                put_copied(out, column.form.ok_or(Refused)?, value)?;
+                match column.form.ok_or(Refused)? {
+                    // Cassandra has one row for all of them, so the row has one key.
+                    Form::Double if is_nan(value) => out.extend(NAN),
+                    form => put_copied(out, form, value)?,
+                }
             }
         }
     }
     Ok(())
+}
+
+fn is_nan(value: &[u8]) -> bool {
+    value.try_into().is_ok_and(|value| f64::from_be_bytes(value).is_nan())
 }
 
 fn put_copied(out: &mut Vec<u8>, form: Form, value: &[u8]) -> Taken<()> {
@@ -139,5 +150,17 @@ mod tests {
         let mut out = Vec::new();
         put_long(&mut out, i64::MIN);
         assert_eq!(out, [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1]);
+    }
+
+    #[test]
+    fn nan_of_any_bytes() {
+        for bits in [0x7FF8_0000_0000_0000_u64, 0xFFF8_0000_0000_0001, 0x7FF0_0000_0000_0001] {
+            assert!(is_nan(&bits.to_be_bytes()));
+        }
+        for number in [f64::INFINITY, f64::NEG_INFINITY, 0.0, f64::MAX] {
+            assert!(!is_nan(&number.to_be_bytes()));
+        }
+        assert!(!is_nan(&[0x7F, 0xF8, 0, 0]));
+        assert_eq!(NAN, 0x7FF8_0000_0000_0000_u64.to_le_bytes());
     }
 }

@@ -164,6 +164,14 @@ def test_a_decimal_is_found_in_events_that_write_it_differently() -> None:
     assert [partition.concerns(each) for each in events] == [True, False, False]
 
 
+def test_nan_is_found_in_events_that_write_it_differently() -> None:
+    """All NaN in a clustering column are one row."""
+    row = RowKey.of_words(_table("text", "double"), ["a", "NaN"])
+    forms = [bytes.fromhex(each) for each in ("7ff8000000000000", "fff8000000000001", "3ff8000000000000")]
+    events = [_event(MutationKind.ROW, b"a", each) for each in forms]
+    assert [row.concerns(each) for each in events] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("options", "level"),
     [

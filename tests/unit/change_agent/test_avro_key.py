@@ -106,6 +106,38 @@ def test_equal_decimals_are_one_key_of_a_row_and_two_keys_of_partitions() -> Non
     assert [_written(by_partition, each, ()) for each in forms] == [b"\2\1\0", b"\2\x0a\2", b"\2\x64\4"]
 
 
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        (
+            "double",
+            ["7ff8000000000000", "7ff8000000000001", "fff8000000000000", "7ff0000000000001", "ffffffffffffffff"],
+        ),
+        ("float", ["7fc00000", "7fc00001", "ffc00000", "7f800001", "ffffffff"]),
+    ],
+)
+def test_all_nan_are_one_key_of_a_row_and_several_keys_of_partitions(name: str, forms: list[str]) -> None:
+    """Cassandra compares the values of clustering columns, and the bytes of partition keys.
+
+    A partition's key keeps the bytes, except that Python sets the highest fraction bit of a float's NaN.
+    """
+    values = [bytes.fromhex(each) for each in forms]
+    by_row, by_partition = _table([_INT], [NativeType(name)]), _table([NativeType(name)], [])
+    assert {_written(by_row, b"\0\0\0\1", (each,)) for each in values} == {b"\2\2" + values[0][::-1]}
+    kept = [each for each in values if name == "double" or each[1] & 0x40]
+    assert [_written(by_partition, each, ()) for each in kept] == [each[::-1] for each in kept]
+
+
+@pytest.mark.parametrize("name", ["double", "float"])
+def test_numbers_that_are_no_nan_keep_their_bytes(name: str) -> None:
+    """Infinity is next to NaN. The two zeros are two rows for Cassandra."""
+    code = {"double": ">d", "float": ">f"}[name]
+    numbers = [0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf")]
+    values = [struct.pack(code, each) for each in numbers]
+    table = _table([_INT], [NativeType(name)])
+    assert [_written(table, b"\0\0\0\1", (each,)) for each in values] == [b"\2\2" + each[::-1] for each in values]
+
+
 def test_a_key_of_several_columns() -> None:
     """A composite partition key with an absent clustering column, with an empty one, and a partition deletion."""
     table = _table([_TEXT, _INT], [_INT, _TEXT])

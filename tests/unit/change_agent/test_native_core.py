@@ -88,6 +88,24 @@ def test_the_deletion_of_a_row_is_taken(flags: bytes) -> None:
         assert (event.kind is MutationKind.ROW_DELETION) == (not (flags[0] & 4 and marker > deletion))
 
 
+@pytest.mark.parametrize("form", ["7ff8000000000000", "fff8000000000001", "7ff0000000000001", "7ff0000000000000"])
+def test_a_nan_in_a_key_is_taken(form: str) -> None:
+    """In a clustering column all of them are one row, with one key. Infinity is none of them."""
+    first, *others = (each for each in _tables(GOLDEN).values() if each.name == "clustered")
+    assert not others
+    column = replace(first.clustering_key[0], type=NativeType("double"))
+    table = replace(first, clustering_key=(column, *first.clustering_key[1:]))
+    row = b"\x30" + b"\0" + bytes.fromhex(form) + b"\3row" + b"\x05" + b"\x07"
+    head = b"\1" + table.table_id.bytes + b"\4" + (3).to_bytes(4, "big")
+    payload = head + b"\x10" + b"\0\0\0" + b"\0" + b"\1" + row + b"\1"
+    ways = BothWays(_core(), {table.table_id: table}, GOLDEN.version)
+    assert ways.outcome(payload) == "taken"
+    (message,) = ways.plainly([payload]).values()
+    (event,) = decode_events(message).events
+    shown = form if form == "7ff0000000000000" else "7ff8000000000000"
+    assert bytes.fromhex(shown)[::-1] in event.key
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 def test_a_mutation_cut_anywhere_is_what_python_says(golden: GoldenSegment) -> None:

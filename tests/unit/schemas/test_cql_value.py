@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -16,14 +17,15 @@ from schemas.cql_value import (
     CqlValueError,
     column_json_reader,
     column_reader,
-    has_decimal,
+    has_equal_forms,
     minimal_varint,
     split_partition_key,
     value_reader,
 )
 from schemas.java_text import java_double_text
 from schemas.long_numbers import decimal_of
-from schemas.table_metadata import ColumnKind, ColumnMetadata
+from schemas.row_record import data_key_schema, record_writer
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
 PAIR = UserType("ks", "pair", ("a", "b"), (parse_cql_type("int", {}), parse_cql_type("text", {})))
 
@@ -267,6 +269,38 @@ def test_decimals_of_other_columns_keep_their_scale(kind: ColumnKind) -> None:
         assert found == {"bigint": decimal_bytes(unscaled, 0)[4:], "scale": scale}
 
 
+@pytest.mark.parametrize(
+    ("cql_type", "data"),
+    [
+        ("double", lambda value: value),
+        ("frozen<list<double>>", lambda value: counted(1, value)),
+        ("frozen<tuple<double, int>>", sized),
+        ("vector<double, 1>", lambda value: value),
+    ],
+)
+def test_all_nan_of_a_clustering_column_are_one_value(cql_type: str, data: Callable[[bytes], bytes]) -> None:
+    """Its bytes are those of Java's Double.NaN. Other columns keep the client's bytes."""
+    forms = [data(bytes.fromhex(each)) for each in ("7ff8000000000000", "fff8000000000001", "7ff0000000000001")]
+
+    def written(kind: ColumnKind) -> set[bytes]:
+        column = ColumnMetadata(name="c", kind=kind, type=parse(cql_type))
+        table = TableMetadata(
+            keyspace="ks",
+            name="t",
+            table_id=UUID(int=1),
+            partition_key=(),
+            clustering_key=(column,),
+            static_columns=(),
+            regular_columns=(),
+        )
+        write = record_writer(data_key_schema(table))
+        return {write({"c": column_reader(column)(each)}) for each in forms}
+
+    (found,) = written(ColumnKind.CLUSTERING)
+    assert bytes.fromhex("7ff8000000000000")[::-1] in found
+    assert len(written(ColumnKind.REGULAR)) == 3
+
+
 def test_the_json_text_of_a_key_column_has_the_same_form() -> None:
     """The formats with JSON keys."""
     column = ColumnMetadata(name="c", kind=ColumnKind.CLUSTERING, type=NativeType("decimal"))
@@ -276,8 +310,15 @@ def test_the_json_text_of_a_key_column_has_the_same_form() -> None:
 
 @pytest.mark.parametrize(
     ("cql_type", "expected"),
-    [("decimal", True), ("frozen<map<int, frozen<list<decimal>>>>", True), ("pair", False), ("varint", False)],
+    [
+        ("decimal", True),
+        ("float", True),
+        ("frozen<map<int, frozen<list<decimal>>>>", True),
+        ("vector<double, 2>", True),
+        ("pair", False),
+        ("varint", False),
+    ],
 )
-def test_a_type_with_decimals_is_recognized(cql_type: str, expected: bool) -> None:
+def test_a_type_whose_equal_values_are_made_one_is_recognized(cql_type: str, expected: bool) -> None:
     """At any depth."""
-    assert has_decimal(parse(cql_type)) is expected
+    assert has_equal_forms(parse(cql_type)) is expected

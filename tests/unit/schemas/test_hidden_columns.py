@@ -97,6 +97,20 @@ def test_decimals_that_are_one_row_have_one_hash() -> None:
         found.shown(table.clustering_key, [b"\0\0"])
 
 
+def test_all_nan_of_a_clustering_column_have_one_hash() -> None:
+    """They are one row. Other numbers keep the hash of their bytes."""
+    one, one_too, two = (bytes.fromhex(each) for each in ("7ff8000000000000", "fff8000000000001", "3ff8000000000000"))
+    table = replace(USERS, clustering_key=(replace(BY_NAME["at"], type=NativeType("double")),))
+    found = hidden(hash="shop.users.at", has_range_markers=False).of(table)
+    assert found is not None
+    hashes = [found.shown(table.clustering_key, [value]) for value in (one, one_too, two)]
+    assert hashes[0] == hashes[1] != hashes[2]
+    as_bytes = replace(USERS, clustering_key=(replace(BY_NAME["at"], type=NativeType("blob")),))
+    plain = hidden(hash="shop.users.at", has_range_markers=False).of(as_bytes)
+    assert plain is not None
+    assert [plain.shown(as_bytes.clustering_key, [value]) for value in (one, two)] == [hashes[0], hashes[2]]
+
+
 def test_a_collection_is_hidden_as_a_whole() -> None:
     """It becomes one text, which shows neither its elements nor their number."""
     one = b"\0\0\0\1\0\0\0\1a"

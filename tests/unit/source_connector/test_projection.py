@@ -315,6 +315,17 @@ def test_a_row_of_equal_decimals_has_one_key_in_each_format() -> None:
     assert {Projection(table).avro_key((ONE, each)) for each in forms.values()} == {b"\x02\x02\x02\x01\x00"}
 
 
+def test_a_row_of_any_nan_has_one_key_in_each_format() -> None:
+    """All NaN are one row for Cassandra. The key in an event of an earlier agent has the client's bytes."""
+    table = replace(_table(), clustering_key=(_column("ck", ColumnKind.CLUSTERING, "double", 0),))
+    schema = schema_text(events_key_schema(table))
+    values = [bytes.fromhex(each) for each in ("fff8000000000000", "7ff8000000000000")]
+    events = [_event()._replace(key=b"\x02\x02" + each[::-1], clustering=(each,)) for each in values]
+    for data_format in DataFormat:
+        assert len({Projection(table, data_format=data_format).event_key(each, schema) for each in events}) == 1
+    assert {Projection(table).event_key(each, schema) for each in events} == {events[1].key}
+
+
 def test_a_table_of_keys_only_repeats_the_hidden_key() -> None:
     """The key in the value must be hidden, too."""
     patterns = [ColumnPattern.parse(Hiding.HASH, "ks.T.pk")]

@@ -125,6 +125,16 @@ def test_a_row_of_equal_decimals_has_one_key() -> None:
     assert keys.of(one).parts == (b"\0\0\0\1", bytes.fromhex("0000000001"))
 
 
+def test_a_row_of_any_nan_has_one_key() -> None:
+    """As on the data topic: all NaN in a clustering column are one row."""
+    keys = RowKeys(table(NativeType("int"), "double"))
+    one, one_too = (
+        keys.avro_of((b"\0\0\0\1", bytes.fromhex(each))) for each in ("fff8000000000001", "7ff8000000000000")
+    )
+    assert one == one_too
+    assert keys.of(one).parts == (b"\0\0\0\1", bytes.fromhex("7ff8000000000000"))
+
+
 def test_a_row_may_have_a_clustering_value_without_bytes() -> None:
     """In Avro it is null, as in the key of a static row."""
     keys = RowKeys(table(NativeType("int"), "int", "text"))

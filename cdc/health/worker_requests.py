@@ -6,11 +6,11 @@ Pulsar 4), which has the source's name and the wanted state of its instances.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
+from spark_bridge.topics.protobuf import first_bytes, parsed
 
 __all__ = ["WorkerRequest", "last_request"]
 
@@ -39,54 +39,13 @@ def last_request(service: PulsarService, namespace: str, name: str, within_s: fl
             content, age_s = service.examined(_TOPIC, number)
             if age_s > within_s:
                 return None
-            metadata = _first(content, _METADATA)
-            details = _first(metadata, _DETAILS)
-            if "/".join(_first(details, each).decode() for each in _NAMES) == f"{namespace}/{name}":
-                return WorkerRequest(age_s, is_stop=any(_is_stop(each) for each in _all(metadata, _STATES)))
-    except (PulsarServiceError, ValueError, IndexError):  # the role may not read it, or it has another name or format
+            metadata = parsed(first_bytes(parsed(content), _METADATA))
+            details = parsed(first_bytes(metadata, _DETAILS))
+            if not details:
+                return None
+            if "/".join(first_bytes(details, each).decode() for each in _NAMES) == f"{namespace}/{name}":
+                states = [parsed(each) for each in metadata.get(_STATES, ()) if isinstance(each, bytes)]
+                return WorkerRequest(age_s, is_stop=any(_STOPPED in each.get(_STATE, ()) for each in states))
+    except (PulsarServiceError, ValueError):  # the role may not read it, or it has another name or format
         return None
     return None
-
-
-def _is_stop(state: bytes) -> bool:
-    return any(number == _STATE and value == _STOPPED for number, value in _fields(state))
-
-
-def _first(message: bytes, wanted: int) -> bytes:
-    """The first field of bytes with this number. Raises ValueError."""
-    for value in _all(message, wanted):
-        return value
-    raise ValueError(f"there is no field {wanted}")
-
-
-def _all(message: bytes, wanted: int) -> Iterator[bytes]:
-    return (value for number, value in _fields(message) if number == wanted and isinstance(value, bytes))
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field of a protobuf message. Raises ValueError and IndexError."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        match key & 7:
-            case 0:
-                value, at = _varint(message, at)
-                yield key >> 3, value
-            case 2:
-                length, at = _varint(message, at)
-                if at + length > len(message):
-                    raise ValueError("a field is cut off")
-                yield key >> 3, message[at : at + length]
-                at += length
-            case 1 | 5 as kind:
-                at += 8 if kind == 1 else 4
-            case kind:
-                raise ValueError(f"{kind} is no wire type")
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | message[at] << shift, at + 1

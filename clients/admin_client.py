@@ -137,10 +137,10 @@ def topic_path(topic: str) -> str:
     return f"/persistent/{rest_path(topic)}"
 
 
-def explained(text: str, check: str) -> str:
-    """The message of an HTTP client's error. For a refused certificate, it names the options to `check`."""
+def explained(text: str) -> str:
+    """The message of an HTTP client's error. For a refused certificate, it names the options to check."""
     refusal = certificate_refusal(text)
-    return text if refusal is None else f"{refusal}; check {check}"
+    return text if refusal is None else f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
 
 
 def reason_of(answer: AdminAnswer) -> str:

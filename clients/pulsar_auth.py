@@ -48,11 +48,6 @@ class PulsarAuth:
     def __repr__(self) -> str:
         return f"PulsarAuth(plugin={self.plugin!r}, params='****')"
 
-    @property
-    def is_oauth2(self) -> bool:
-        """True for the OAuth2 plugin, for which the Pulsar client has another constructor."""
-        return self.kind == "oauth2"
-
     def http_headers(self) -> dict[str, str]:
         """Headers for the admin service. The file of a token is read each time, because it may be replaced.
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from schemas.topics import rest_path
 
-__all__ = ["Ask", "Audience", "PolicyAnswers", "PolicyQuestions", "Retention", "hazards_of"]
+__all__ = ["Ask", "Audience", "PolicyQuestions", "Retention", "hazards_of"]
 
 _EVICTION: Final = "consumer_backlog_eviction"
 _LIMITS: Final = {"destination_storage": "limitSize", "message_age": "limitTime"}
@@ -35,19 +35,6 @@ class Retention:
 
     minutes: int
     megabytes: int
-
-
-class PolicyAnswers(Protocol):
-    """Pulsar's answers about the effective policies. All methods raise the errors of the caller's client."""
-
-    def message_ttl_s(self, topic: str) -> int:
-        """Seconds until a message is dropped unread; 0: never."""
-
-    def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
-        """Quotas by their type."""
-
-    def subscription_expiration_min(self, topic: str) -> int:
-        """Minutes until a subscription without a consumer is removed; 0: never."""
 
 
 class PolicyQuestions:
@@ -83,18 +70,18 @@ class PolicyQuestions:
         )
 
 
-def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[str]:
+def hazards_of(policies: PolicyQuestions, topic: str, audience: Audience) -> list[str]:
     """The policies that would delete unread messages, each with the command that corrects it.
 
-    Raises errors of `answers`.
+    Raises the errors of `policies`.
     """
     found = []
-    if ttl_s := answers.message_ttl_s(topic):
+    if ttl_s := policies.message_ttl_s(topic):
         found.append(
             f"the message TTL drops {audience.messages} that were not read for {ttl_s} s; fix it with `pulsar-admin topics"
             f" set-message-ttl {topic} --ttl 0`"
         )
-    for kind, quota in sorted(answers.backlog_quotas(topic).items()):
+    for kind, quota in sorted(policies.backlog_quotas(topic).items()):
         limit = quota.get(_LIMITS.get(kind, ""), -1)
         if quota.get("policy") == _EVICTION and limit > 0:
             option = f"--limitTime {limit}" if kind == "message_age" else f"--limit {limit}"
@@ -102,7 +89,7 @@ def hazards_of(answers: PolicyAnswers, topic: str, audience: Audience) -> list[s
                 f"the backlog quota ({kind} {limit}, {_EVICTION}) drops unread {audience.messages}; fix it with `pulsar-admin"
                 f" topics set-backlog-quota {topic} {option} --type {kind} --policy producer_request_hold`"
             )
-    if minutes := answers.subscription_expiration_min(topic):
+    if minutes := policies.subscription_expiration_min(topic):
         namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
         found.append(
             f"{audience.subscription} is removed when {audience.reader} is away for {minutes} minutes; fix it with"

@@ -201,9 +201,7 @@ class PulsarService(AdminClient[httpx.Response]):
         return PulsarServiceError(f"{self.url}: {reason}")
 
     def _no_answer(self, topic: str, error: Exception) -> PulsarServiceError:
-        reason = explained(
-            str(error) or type(error).__name__, "tlsTrustCertsFilePath and sslHostnameVerificationEnable"
-        )
+        reason = explained(str(error) or type(error).__name__)
         return PulsarServiceError(f"{self.url} does not answer ({reason})")
 
     def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:

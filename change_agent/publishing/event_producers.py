@@ -329,7 +329,7 @@ class EventProducers:
 def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
     if auth is None:
         return None
-    if auth.is_oauth2:
+    if auth.kind == "oauth2":  # the client has another constructor for it
         return pulsar.AuthenticationOauth2(auth.params)
     return pulsar.Authentication(auth.plugin, auth.params)
 

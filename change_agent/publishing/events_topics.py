@@ -257,9 +257,7 @@ class EventsTopics(AdminClient[httpx.Response]):
     def _no_answer(self, topic: str, error: Exception) -> PublishError:
         # After a redirect, the request was sent to another host.
         asked = error.request.url if isinstance(error, httpx.RequestError) else self._client.base_url
-        reason = explained(
-            str(error) or type(error).__name__, "tlsTrustCertsFilePath and sslHostnameVerificationEnable"
-        )
+        reason = explained(str(error) or type(error).__name__)
         return PublishError(topic, f"Pulsar's admin interface at {asked.host}: {reason}")
 
     def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from change_agent.errors import PublishError
-from clients.topic_policies import Audience, PolicyAnswers, hazards_of
+from clients.topic_policies import Audience, PolicyQuestions, hazards_of
 from runtime.backoff import Backoff
 
 __all__ = ["EVENTS", "TopicPolicies"]
@@ -24,7 +24,7 @@ EVENTS: Final = Audience(messages="events", subscription="the subscription", rea
 class TopicPolicies:
     """Keeps the results of the last check of each topic. `check` waits for Pulsar; the other methods never wait."""
 
-    def __init__(self, answers: PolicyAnswers, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, answers: PolicyQuestions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._answers: Final = answers
         self._clock: Final = clock
         self._lock: Final = threading.Lock()

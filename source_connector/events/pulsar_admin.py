@@ -153,7 +153,7 @@ def _asked(
 def _cause(error: Exception) -> str:
     """The cause in short. Only errors of the network show their text, because others may quote secret parameters."""
     if isinstance(error, urllib.error.URLError):
-        return explained(str(error.reason), "tlsTrustCertsFilePath and sslHostnameVerificationEnable")
+        return explained(str(error.reason))
     if isinstance(error, OSError | http.client.HTTPException | CdcError):
         return str(error) or type(error).__name__
     return f"pulsarAuthParams cannot be used, or the answer be understood ({type(error).__name__})"

@@ -114,5 +114,6 @@ def test_an_answer_that_is_no_json_is_an_error_of_the_product() -> None:
 def test_a_refused_certificate_is_named_with_the_options() -> None:
     """Other texts are not changed."""
     text = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1006)"
-    assert explained(text, "an option") == "certificate verify failed: self-signed certificate; check an option"
-    assert explained("refused", "an option") == "refused"
+    options = "tlsTrustCertsFilePath and sslHostnameVerificationEnable"
+    assert explained(text) == f"certificate verify failed: self-signed certificate; check {options}"
+    assert explained("refused") == "refused"

@@ -15,13 +15,12 @@ from cdc.sandbox.addresses import AddressBlock, CassandraPorts
 from cdc.sandbox.artifacts import cassandra_class_path, ensure
 from cdc.sandbox.cassandra_config import initial_token, jvm_options, node_settings, write_configuration
 from cdc.sandbox.errors import SandboxError
-from cdc.sandbox.launch import Launch
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.options import Json, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.server import Server, server_environment
-from cdc.sandbox.supervision import SupervisorChannel
-from cdc.sandbox.versions import cassandra_release
+from cdc.sandbox.supervision import Launch, SupervisorChannel
+from cdc.sandbox.versions import CASSANDRA_VERSIONS
 
 __all__ = ["CassandraNode"]
 
@@ -67,7 +66,7 @@ class CassandraNode(Server):
     @property
     def version(self) -> str:
         """The release, such as ``5.0.9``."""
-        return cassandra_release(self._options.cassandra)
+        return CASSANDRA_VERSIONS[self._options.cassandra]
 
     @property
     def cassandra_yaml(self) -> Path:

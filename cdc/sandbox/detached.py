@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cdc.sandbox.launch import Launch
-from cdc.sandbox.locks import lock_now
 from cdc.sandbox.pulsar_standalone import PULSAR_START_ATTEMPTS, why_pulsar_is_hopeless
 from cdc.sandbox.running import answers
 from cdc.sandbox.server import Server
-from cdc.sandbox.state import SandboxState, ServerState, read_state, write_state
-from cdc.sandbox.supervision import Supervised, attach
+from cdc.sandbox.state import SandboxState, ServerState, lock_now, read_state, write_state
+from cdc.sandbox.supervision import Launch, Supervised, attach
 from schemas.errors import ConfigError
 
 __all__ = ["PULSAR", "DetachedServer", "detached_server"]

@@ -18,11 +18,10 @@ import yaml
 from cdc.rest import rest
 from cdc.sandbox.addresses import AddressBlock, PulsarPorts
 from cdc.sandbox.artifacts import pulsar_distribution
-from cdc.sandbox.launch import Launch
 from cdc.sandbox.options import FunctionsRuntime, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.server import Server, server_environment
-from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.supervision import Launch, SupervisorChannel
 from cdc.sandbox.versions import PULSAR_VERSION
 
 __all__ = ["PULSAR_START_ATTEMPTS", "Pulsar", "why_pulsar_is_hopeless"]

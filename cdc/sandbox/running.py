@@ -18,10 +18,9 @@ import psutil
 
 from cdc.rest import rest
 from cdc.sandbox.errors import SandboxError
-from cdc.sandbox.locks import lock_now
 from cdc.sandbox.native_protocol import NotServingError, count_rows
 from cdc.sandbox.server import SANDBOX_VARIABLE
-from cdc.sandbox.state import SandboxState, ServerState, read_state
+from cdc.sandbox.state import SandboxState, ServerState, lock_now, read_state
 
 __all__ = ["Condition", "ServerStatus", "answers", "foreign_files", "server_statuses", "take_down"]
 

@@ -16,9 +16,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Literal, Self, TypeAlias
@@ -174,10 +175,35 @@ class Sandbox:
         nodes = [CassandraNode(number, folder, block, ports, options, supervisor) for number in range(1, total + 1)]
         self._nodes, self._waiting_nodes = tuple(nodes[: options.nodes]), tuple(nodes[options.nodes :])
         self._pulsar = Pulsar(folder, block, block.pulsar_ports(), options, supervisor) if options.pulsar else None
-        write_state = _StateWriter(folder, block, options, supervisor.pid, self._servers()).write
+        write = partial(self._write_state, folder, block, ProcessId.of(supervisor.pid), threading.Lock())
         for server in self._servers():
-            server.on_start = write_state
-        write_state()
+            server.on_start = write
+        write()
+
+    def _write_state(self, folder: Path, block: AddressBlock, supervisor: ProcessId, lock: threading.Lock) -> None:
+        """Replace ``sandbox.json``, after each start of a server. Several threads may call this, with the same lock."""
+        with lock:
+            servers = tuple(
+                ServerState(
+                    name=server.name,
+                    version=server.version,
+                    address=server.address,
+                    ports=asdict(server.ports),
+                    details=server.details,
+                    log=str(server.log),
+                    process=server.process_id,
+                )
+                for server in self._servers()
+            )
+            state = SandboxState(
+                cassandra=self.options.cassandra,
+                nodes=self.options.nodes,
+                pulsar=self.options.pulsar,
+                address_prefix=block.prefix,
+                supervisor=supervisor,
+                servers=servers,
+            )
+            write_state(folder, state)
 
     def _servers(self) -> list[CassandraNode | Pulsar]:
         return [*self._nodes, *self._waiting_nodes, *([self._pulsar] if self._pulsar else [])]
@@ -270,49 +296,3 @@ def _block_of_earlier_run(folder: Path, options: SandboxOptions) -> AddressBlock
             f"{'' if earlier.pulsar else ' and no Pulsar'}; take another folder or remove this one",
         )
     return AddressBlock(prefix=earlier.address_prefix)
-
-
-class _StateWriter:
-    """Writes the sandbox's state after each start of a server; used by several threads."""
-
-    def __init__(
-        self,
-        folder: Path,
-        block: AddressBlock,
-        options: SandboxOptions,
-        supervisor_pid: int,
-        servers: Sequence[CassandraNode | Pulsar],
-    ) -> None:
-        self._folder = folder
-        self._block = block
-        self._options = options
-        self._supervisor = ProcessId.of(supervisor_pid)
-        self._servers = servers
-        self._lock = threading.Lock()
-
-    def write(self) -> None:
-        """Replace ``sandbox.json``."""
-        with self._lock:
-            servers = tuple(
-                ServerState(
-                    name=server.name,
-                    version=server.version,
-                    address=server.address,
-                    ports=asdict(server.ports),
-                    details=server.details,
-                    log=str(server.log),
-                    process=server.process_id,
-                )
-                for server in self._servers
-            )
-            write_state(
-                self._folder,
-                SandboxState(
-                    cassandra=self._options.cassandra,
-                    nodes=self._options.nodes,
-                    pulsar=self._options.pulsar,
-                    address_prefix=self._block.prefix,
-                    supervisor=self._supervisor,
-                    servers=servers,
-                ),
-            )

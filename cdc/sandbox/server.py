@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from cdc.sandbox.errors import SandboxError, ServerStartError
-from cdc.sandbox.launch import Launch
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.state import ProcessId
-from cdc.sandbox.supervision import Supervised
+from cdc.sandbox.supervision import Launch, Supervised
 
 _log = logging.getLogger(__name__)
 

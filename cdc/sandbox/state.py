@@ -1,22 +1,24 @@
 """``sandbox.json``: the state of the servers that run, or ran, in a sandbox's folder.
 
 The sandbox's owner and ``cdc sandbox start`` write it at each start of a server, by rename. The commands of
-``cdc sandbox`` read it, and so do ``cdc status`` and other commands without ``--config``.
+``cdc sandbox`` read it, and so do ``cdc status`` and other commands without ``--config``. `lock_now` keeps these commands
+apart.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import psutil
 
 from cdc.sandbox.errors import SandboxError
 
-__all__ = ["ProcessId", "SandboxState", "ServerState", "read_state", "write_state"]
+__all__ = ["ProcessId", "SandboxState", "ServerState", "lock_now", "read_state", "write_state"]
 
 _FILE: Final = "sandbox.json"
 _FORMAT: Final = 1
@@ -108,3 +110,11 @@ def read_state(folder: Path) -> SandboxState | None:
         return SandboxState(**{**fields, "supervisor": ProcessId(**fields["supervisor"])}, servers=servers)
     except (KeyError, TypeError) as error:
         raise SandboxError(f"{folder / _FILE} is damaged ({error!r}); remove the folder to start afresh") from error
+
+
+def lock_now(file: IO[bytes], otherwise: str) -> None:
+    """Lock an open file until it is closed. Raises SandboxError with the text `otherwise` if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SandboxError(otherwise) from None

@@ -9,15 +9,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from cdc.sandbox.errors import SandboxError
-from cdc.sandbox.launch import Launch
 
-__all__ = ["Supervised", "SupervisorChannel", "attach"]
+__all__ = ["Launch", "Supervised", "SupervisorChannel", "attach"]
 
 _SCRIPT: Final = Path(__file__).with_name("supervisor.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command, its complete environment, and its working directory."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
 
 
 class Supervised:

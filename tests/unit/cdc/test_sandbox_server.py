@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from cdc.sandbox.errors import ServerStartError
-from cdc.sandbox.launch import Launch
 from cdc.sandbox.server import Server
-from cdc.sandbox.supervision import SupervisorChannel
+from cdc.sandbox.supervision import Launch, SupervisorChannel
 
 # The script gives up this many times. Each time, many later lines of its log follow the reason. Then it keeps running.
 _SCRIPT = """

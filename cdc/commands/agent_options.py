@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-__all__ = ["config_option"]
+__all__ = ["config_option", "working_dir_option"]
 
 
 def _path(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -26,4 +26,7 @@ config_option = click.option(
     envvar="CDC_CONFIG",
     callback=_path,
     help="The agent's YAML file; without it, all options come from the environment (CDC_*).",
+)
+working_dir_option = click.option(
+    "--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config."
 )

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from cdc.commands.agent_options import config_option
+from cdc.commands.agent_options import config_option, working_dir_option
 from cdc.health.agent_status import AgentStatus, NoStatusError
 from cdc.health.findings import Finding, Level, as_bytes, as_duration
 from cdc.health.local_agents import local_agents, without_status
@@ -26,7 +26,7 @@ _IN_SIGHT_S: Final = 86_400
 
 @click.command(name="status")
 @config_option
-@click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
+@working_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print the status file: one JSON object.")
 def status(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
     """Show the state of the agent: position, lag, rates, topics, problems and remedies. Exit code 1 for a problem.

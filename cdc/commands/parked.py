@@ -14,7 +14,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from cdc.commands.agent_options import config_option
+from cdc.commands.agent_options import config_option, working_dir_option
 from change_agent.configuration.config import AgentConfig
 from change_agent.parking.parked import ParkedMutation, read_parked
 from change_agent.publishing.held_events import TooLargeEvent, read_too_large
@@ -31,7 +31,7 @@ _WIDE: Final = 110
 
 @click.command(name="parked")
 @config_option
-@click.option("--working-dir", type=click.Path(path_type=Path), help="The agent's cdcWorkingDir, instead of --config.")
+@working_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, with the bytes in hex.")
 def parked(path: Path | None, working_dir: Path | None, as_json: bool) -> None:
     """List the mutations and events that wait on an agent's disk.

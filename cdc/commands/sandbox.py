@@ -13,7 +13,7 @@ import click
 import platformdirs
 
 from cdc.health.pulsar_service import PulsarServiceError
-from cdc.health.source_starts import wait_for_sources
+from cdc.health.source_keeper import wait_for_sources
 from cdc.health.this_line import line_of
 from cdc.helpful_group import HelpfulGroup
 from cdc.progress import progress_display

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService
-from cdc.health.source_keeper import SourceKeeper
-from cdc.health.source_starts import wait_for_sources
+from cdc.health.source_keeper import SourceKeeper, wait_for_sources
 from cdc.health.turns import Turns
 from cdc.main import cli
 from cdc.rest import rest

@@ -15,9 +15,9 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
-from clients.certificate_refusal import certificate_refusal
 from clients.client_credentials import TokenIssueError
 from clients.redirects import Answer, RedirectError, redirected
+from clients.tls import certificate_refusal
 from schemas.errors import CdcError, ConfigError
 from schemas.topics import rest_path
 

@@ -10,20 +10,21 @@ client.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from clients.client_credentials import ClientCredentials, IssuedToken
-from clients.token_end import ended_token
 from schemas.errors import ConfigError
 
-__all__ = ["Issue", "PulsarAuth"]
+__all__ = ["Issue", "PulsarAuth", "ended_token"]
 
 Issue = Callable[[ClientCredentials], IssuedToken]
 """Requests a token from an issuer. Raises ConfigError for the key file, and TokenIssueError."""
@@ -129,3 +130,17 @@ class PulsarAuth:
                 self._bearer = issued.text
                 self._bearer_ends_at_s = time.monotonic() + issued.usable_s
             return self._bearer
+
+
+def ended_token(token: str, now_s: float) -> str | None:
+    """A message for the operator about a token that has ended; None for any other token, and if it is no JWT (RFC 7519)."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        end_s = float(claims["exp"])
+        ended = datetime.fromtimestamp(end_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+        return None
+    return f"the token ended at {ended}: give a new one" if end_s <= now_s else None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
+from typing import Final
 
 from schemas.errors import ConfigError
 
-__all__ = ["tls_context"]
+__all__ = ["certificate_refusal", "tls_context"]
+
+_REFUSED: Final = re.compile(r"certificate verify failed: .+?(?=\.? \(_ssl\.c:\d+\)|\.?$)", re.MULTILINE)
 
 
 def tls_context(
@@ -25,3 +29,9 @@ def tls_context(
     if allow_insecure:
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def certificate_refusal(text: str) -> str | None:
+    """OpenSSL's own message, without its source line; None if the text is not about a refused certificate."""
+    found = _REFUSED.search(text)
+    return None if found is None else found[0]

@@ -28,8 +28,8 @@ from cassandra.query import dict_factory
 from change_agent.configuration.connections import cassandra_tls
 from change_agent.configuration.server_options import CassandraOptions
 from change_agent.schema.schema_history import NodeSchema
-from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors, one_line
+from clients.tls import certificate_refusal
 from schemas.errors import CdcError
 from schemas.system_schema import SELECTS
 from schemas.truncation import Truncation, truncations_of

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from clients.pulsar_auth import Issue, PulsarAuth
+from clients.tls import certificate_refusal
 from schemas.errors import ConfigError
-from source_connector.events.broker_handshake import handshake_problem
 
 if TYPE_CHECKING:
     import _pulsar
     import pulsar
 
-__all__ = ["PulsarConnection", "PulsarOptions", "new_client", "schema_bytes", "schema_info", "schema_of_bytes"]
+__all__ = [
+    "PulsarConnection",
+    "PulsarOptions",
+    "new_client",
+    "schema_bytes",
+    "schema_info",
+    "schema_of_bytes",
+]
 
 _NEWEST: Final = -1
 _AUTH_OPTION: Final = "pulsarAuthParams"
+_HANDSHAKE_S: Final = 5.0
+_TLS_PORT: Final = 6651
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +108,7 @@ class PulsarConnection:
         options = self._options
         found = self.ended_token()
         if found is None and not options.allow_insecure:
-            found = handshake_problem(
+            found = _handshake_problem(
                 options.service_url, options.trusted_certificates, check_hostname=options.hostname_validation
             )
         return "" if found is None else f" ({found})"
@@ -135,3 +147,26 @@ def schema_bytes(client: pulsar.Client, topic: str, version: int = _NEWEST) -> b
         # The client decodes every schema as text, but a KEY_VALUE schema has binary lengths.
         return error.object
     return text.encode()
+
+
+def _handshake_problem(service_url: str, trusted: str, *, check_hostname: bool) -> str | None:
+    """Connect to the first broker of a `pulsar+ssl` address, and return the problem, which the client does not tell.
+
+    None if it works, and for any other address. `trusted` is a PEM file; empty for the system's certificates.
+    """
+    parts = urlsplit(service_url.partition(",")[0])
+    if parts.scheme != "pulsar+ssl" or parts.hostname is None:
+        return None
+    host, port = parts.hostname, parts.port or _TLS_PORT
+    try:
+        context = ssl.create_default_context(cafile=trusted or None)
+        context.check_hostname = check_hostname
+        with (
+            socket.create_connection((host, port), timeout=_HANDSHAKE_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return None
+    except OSError as error:
+        refusal = certificate_refusal(str(error))
+        hint = "; check tlsTrustCertsFilePath and sslHostnameVerificationEnable" if refusal else ""
+        return f"{host} port {port}: {refusal or error}{hint}"

@@ -29,8 +29,8 @@ from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
-from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors
+from clients.tls import certificate_refusal
 from runtime.notices import Notices
 from schemas.truncation import Truncation, truncations_of
 from source_connector.configuration.private_files import as_file

@@ -6,18 +6,19 @@ row as it is then. So a backfill is safe beside live changes: it never publishes
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self, TypedDict, Unpack
 from uuid import UUID
 
+import fsspec
 from pyspark.sql import SparkSession
 
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
-from spark_bridge.errors import TopicError
+from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.arguments import refuse_rate
-from spark_bridge.jobs.backfill_progress import Progress
 from spark_bridge.jobs.cassandra_rows import (
     ALL_TOKENS,
     CassandraAccess,
@@ -77,6 +78,58 @@ class _Part:
     tokens: TokenRange = ALL_TOKENS
     rebuilt: BridgeOptions | None = None
     dry_run: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The progress file: the finished ranges of one backfill of one table, on any file system that fsspec knows.
+
+    `path` None: nothing is kept. `work` identifies the backfill: table id, number of ranges, tokens, predicate, and the
+    data topic of a rebuild.
+    """
+
+    path: str | None
+    work: Mapping[str, object]
+    done: set[int] = field(default_factory=set)
+    is_begun: bool = False
+    """True if there is a file of this work."""
+
+    @classmethod
+    def load(cls, path: str | None, work: Mapping[str, object]) -> Self:
+        """The content of the file; without a file, no range is finished.
+
+        Raises ProgressFileError for a file of other work.
+        """
+        if path is None:
+            return cls(path=path, work=work)
+        try:
+            with fsspec.open(path, "r") as file:
+                stored = json.load(file)
+            done = set(stored.pop("done"))
+        except FileNotFoundError:
+            return cls(path=path, work=work)
+        except (OSError, ValueError, ImportError, AttributeError, LookupError, TypeError) as error:
+            raise ProgressFileError(path, f"cannot be read ({error})") from None
+        if stored != work:
+            raise ProgressFileError(path, f"is of another backfill: {json.dumps(stored)}, not {json.dumps(work)}")
+        return cls(path=path, work=work, done=done, is_begun=True)
+
+    def restart(self) -> None:
+        """Begin again without finished ranges, and replace the file. Raises ProgressFileError."""
+        self.done, self.is_begun = set(), True
+        self.add([])
+
+    def add(self, finished: Iterable[int]) -> None:
+        """Add finished ranges, and replace the file by a rename. Raises ProgressFileError."""
+        self.done |= set(finished)
+        if self.path is None:
+            return
+        try:
+            system, path = fsspec.core.url_to_fs(self.path)
+            with system.transaction, system.open(path, "w") as file:
+                json.dump({**self.work, "done": sorted(self.done)}, file)
+        except (OSError, ValueError, ImportError) as error:
+            raise ProgressFileError(self.path, f"cannot be written ({error})") from None
 
 
 def check_backfill(

@@ -28,8 +28,8 @@ from cassandra.protocol import ProtocolHandler, ResultMessage, SyntaxException, 
 from cassandra.query import PreparedStatement, dict_factory
 from pyspark.sql import DataFrame, SparkSession
 
-from clients.certificate_refusal import certificate_refusal
 from clients.node_errors import node_errors, one_line
+from clients.tls import certificate_refusal
 from schemas.avro_names import avro_names
 from schemas.cql_identifier import quoted
 from schemas.cql_type import is_multi_cell

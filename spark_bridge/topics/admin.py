@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote_plus
 import httpx
 
 from clients.admin_client import AdminClient, reason_of, topic_path
-from clients.certificate_refusal import certificate_refusal
 from clients.redirects import RedirectError
+from clients.tls import certificate_refusal
 from schemas.topics import RESEND_SUBSCRIPTION, rest_path
 from spark_bridge.errors import AccessRefusedError, PulsarUnreachableError, TopicError
 from spark_bridge.topics.authentication import ended, http_headers, verification

@@ -17,7 +17,7 @@ import time
 from enum import IntEnum
 from typing import Final
 
-from clients.certificate_refusal import certificate_refusal
+from clients.tls import certificate_refusal
 from spark_bridge.errors import PulsarUnreachableError
 from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.authentication import http_certificate, http_headers, verification

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 import tenacity
 
-from clients.certificate_refusal import certificate_refusal
+from clients.tls import certificate_refusal
 from runtime.backoff import Backoff
 from spark_bridge.errors import PublishError
 from spark_bridge.topics.authentication import ended

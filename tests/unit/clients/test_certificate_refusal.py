@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clients.certificate_refusal import certificate_refusal
+from clients.tls import certificate_refusal
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from clients.token_end import ended_token
+from clients.pulsar_auth import ended_token
 
 
 def _jwt(claims: object) -> str:

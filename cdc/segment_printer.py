@@ -21,8 +21,7 @@ from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.db.mutation import MutationDecoder
 from change_agent.db.values import Mutation
 from change_agent.errors import CommitLogReadError, UnknownTableError
-from change_agent.events.decode_format import mutation_json
-from change_agent.events.event_format import event_json
+from change_agent.events.decode_format import event_json, mutation_json
 from change_agent.events.mutation_events import MutationEventBuilder
 from change_agent.events.pretty_format import pretty_lines
 from schemas.cql_value import CqlValueError

@@ -35,8 +35,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from change_agent.archive.archiving import Archiving
-from change_agent.archive.last_archive import LastArchive
-from change_agent.archive.segment_archive import SegmentArchive
+from change_agent.archive.segment_archive import LastArchive, SegmentArchive
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.watcher import CdcRawWatcher
 from change_agent.clients import cdc_raw_guard, event_producers, segment_rotation
@@ -48,11 +47,10 @@ from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.copied_state import maker_of
 from change_agent.positions.inflight import InflightPositions
-from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.offsets import OffsetStore, StoredPositions, reading_again
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.published_clearings import PublishedClearings
-from change_agent.positions.reading_again import reading_again
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.awaited_clearings import AwaitedClearings
 from change_agent.publishing.held_events import holds_events

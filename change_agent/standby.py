@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
+from pathlib import Path
 from typing import Final
 
-from change_agent.cdc_raw.folder_lock import FolderLock
 from change_agent.configuration.config import AgentConfig
 from change_agent.metrics import AgentMetrics
 from change_agent.reporting.http_endpoint import HttpEndpoint
@@ -18,7 +20,7 @@ from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.signal_request import SignalRequest
 from schemas.errors import ConfigError
 
-__all__ = ["NodeClaim", "not_ready", "only_agent", "stop_signals"]
+__all__ = ["FolderLock", "NodeClaim", "not_ready", "only_agent", "stop_signals"]
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5
@@ -33,6 +35,37 @@ class NodeClaim(Enum):
     """The folder cannot be locked: another agent may be reading it."""
     GIVEN_UP = auto()
     """The agent was asked to stop while it waited for the other agent."""
+
+
+class FolderLock:
+    """Lets only one agent at a time read a node's `cdc_raw`, wherever its working directory is.
+
+    The lock is on the folder itself (flock), so it adds no file that Cassandra would count, and read permission for the
+    folder is enough. It is held from a `take` that returned True until `release`, or the end of the process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock. False if another process has it. Raises OSError on a file system without such locks (NFS)."""
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Release the lock, so that another agent can take it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 @contextmanager

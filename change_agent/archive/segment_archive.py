@@ -17,8 +17,13 @@ from typing import BinaryIO, Final, Literal, Protocol
 
 import cramjam
 
-from change_agent.archive.last_archive import LastArchive
-from change_agent.private_files import give_to_owner_of, make_private_folder, open_private, sync_directory
+from change_agent.private_files import (
+    give_to_owner_of,
+    make_private_folder,
+    open_private,
+    replace_private,
+    sync_directory,
+)
 from schemas.archived_schema import (
     ARCHIVED_SCHEMA_NAME,
     ArchivedSchema,
@@ -28,7 +33,7 @@ from schemas.archived_schema import (
 )
 from schemas.errors import CdcError
 
-__all__ = ["ArchiveError", "Compression", "SegmentArchive", "archive_problem", "fetch_segment"]
+__all__ = ["ArchiveError", "Compression", "LastArchive", "SegmentArchive", "archive_problem", "fetch_segment"]
 
 _log: Final = logging.getLogger(__name__)
 Compression = Literal["zstd", "none"]
@@ -38,6 +43,7 @@ _SUFFIXES: Final[dict[Compression, str]] = {"zstd": ".zst", "none": ""}
 _CHUNK: Final = 1024 * 1024
 _LEVEL: Final = 3
 _ARCHIVED: Final = re.compile(r"(CommitLog-\d+-\d+\.log)(\.zst)?")
+_LAST_ARCHIVE: Final = "archive-url"
 
 
 class ArchiveError(CdcError):
@@ -204,3 +210,38 @@ def fetch_segment(source: str, folder: Path) -> Path:
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
+
+
+class LastArchive:
+    """The archive that the agent last wrote to. Any other archive lacks segments that were finished meanwhile.
+
+    Its URL is a line of the file `archive-url`, which is empty if the agent ran without an archive. The file is missing
+    after an agent of an earlier version, and in a new working directory. Then the present archive counts as the last one.
+    """
+
+    def __init__(self, working_directory: Path, url: str | None) -> None:
+        """`url` is the URL of the present archive; None if there is none."""
+        self._path: Final = working_directory / _LAST_ARCHIVE
+        self._url: Final = url or ""
+
+    @property
+    def is_another(self) -> bool:
+        """True when segments were written to another archive, or to none, since this one was last used.
+
+        Raises OSError.
+        """
+        last = self._last()
+        return last is not None and last != self._url
+
+    def note(self) -> None:
+        """Store the present archive as the last one. Raises OSError."""
+        if self._last() != self._url:
+            replace_private(self._path, f"{self._url}\n".encode())
+
+    def _last(self) -> str | None:
+        """The stored URL; None if there is no file, or no whole line in it after a full disk or a power loss."""
+        try:
+            text = self._path.read_text(errors="replace")
+        except FileNotFoundError:
+            return None
+        return text.removesuffix("\n") if text.endswith("\n") else None

@@ -1,17 +1,21 @@
-"""The output of `cdc decode --format mutations`: one JSON object for each mutation.
+"""The output of `cdc decode` for programs: one JSON object for each mutation, or for each event that would be published.
 
 Keys, order and nulls are a contract (docs/commitlog-format.md). Values, keys, clustering values and paths are hex of the CQL
-bytes; a null `value` is a tombstone, an absent clustering value is null and an empty one "". Pure.
+bytes; a null `value` is a tombstone, an absent clustering value is null and an empty one "". In events, bounds and the digest
+are hex, too; `key` is the Avro key; times are in the units of their names. Pure.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from change_agent.commitlog.entry import CommitLogEntry
-from change_agent.db.values import Cell, Clustering, DeletionTime, LivenessInfo, Mutation, PartitionUpdate, Row
+from change_agent.db.values import Cell, DeletionTime, LivenessInfo, Mutation, PartitionUpdate, Row
+from change_agent.events.mutation_events import TableEvent
+from schemas.mutation_event import RangeBounds
 
-__all__ = ["mutation_json"]
+__all__ = ["event_json", "mutation_json"]
 
 _JsonObject = dict[str, object]
 
@@ -79,7 +83,7 @@ def _cell(cell: Cell) -> _JsonObject:
     }
 
 
-def _clustering(values: Clustering) -> list[str | None]:
+def _clustering(values: Iterable[bytes | None]) -> list[str | None]:
     return [_hex(value) for value in values]
 
 
@@ -100,4 +104,41 @@ def _liveness(liveness: LivenessInfo | None) -> _JsonObject | None:
         "timestamp": liveness.timestamp,
         "ttl": liveness.ttl,
         "local_expiration_time": liveness.local_expiration_time,
+    }
+
+
+def event_json(segment: str, published: TableEvent) -> str:
+    """The line of one event."""
+    table, event = published.keys.table, published.event
+    return json.dumps(
+        {
+            "segment": segment,
+            "position": event.position,
+            "ordinal": event.ordinal,
+            "keyspace": table.keyspace,
+            "table": table.name,
+            "table_id": str(table.table_id),
+            "kind": event.kind.value,
+            "key": event.key.hex(),
+            "partition_key": event.partition_key.hex(),
+            "clustering": _clustering(event.clustering),
+            "digest": event.digest.hex(),
+            "writetime_us": event.writetime_us,
+            "live_cell_writetime_us": event.live_cell_writetime_us,
+            "deletion_time_us": event.deletion_time_us,
+            "expiry_time_s": event.expiry_time_s,
+            "marker_expiry_s": event.marker_expiry_s,
+            "bounds": None if event.bounds is None else _bounds(event.bounds),
+            "columns": list(event.columns),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _bounds(bounds: RangeBounds) -> _JsonObject:
+    return {
+        "start": _clustering(bounds.start),
+        "start_inclusive": bounds.start_inclusive,
+        "end": _clustering(bounds.end),
+        "end_inclusive": bounds.end_inclusive,
     }

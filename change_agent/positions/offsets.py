@@ -23,12 +23,13 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NotRequired, TypedDict
 
+from change_agent.cdc_raw.folder import list_folder
 from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.errors import StateFormatError
 from change_agent.positions.segment_ids import SegmentIds
@@ -47,6 +48,7 @@ __all__ = [
     "load_positions",
     "parse_positions",
     "positions_of",
+    "reading_again",
 ]
 
 _NAMES: Final = ("positions-a.json", "positions-b.json")
@@ -254,3 +256,20 @@ def positions_of(stored: PositionsJson) -> StoredPositions:
         finished=SegmentIds(stored["finished"]),
         lost=SegmentIds(stored.get("lost", [])),
     )
+
+
+def reading_again(stored: StoredPositions, folders: Iterable[Path]) -> StoredPositions:
+    """Return the positions as if no segment that is still in one of these folders had been read.
+
+    A folder that cannot be listed counts as having all segments. Segments that are gone stay finished.
+    """
+    finished = stored.finished
+    for folder in folders:
+        try:
+            finished = finished.removing(list_folder(folder).logs)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            finished = SegmentIds()
+    segments = {key: replace(each, position=0) for key, each in stored.segments.items()}
+    return replace(stored, segments=segments, finished=finished)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import _pulsar
 import pulsar
 
-from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.configuration.connections import PulsarAuth
 from change_agent.errors import NodeTakenError, PublishError, TopicLostError
 from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.inflight import Place

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote_plus
 
 import httpx
 
-from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.configuration.connections import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
 from change_agent.publishing.topic_checks import TopicState
 from clients.admin_client import NOT_SENT, UNANSWERED, AdminClient, explained, reason_of, topic_path

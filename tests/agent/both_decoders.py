@@ -17,8 +17,7 @@ from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
 from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import CommitLogReadError
-from change_agent.events.decode_format import mutation_json
-from change_agent.events.event_format import event_json
+from change_agent.events.decode_format import event_json, mutation_json
 from change_agent.events.mutation_events import MutationEventBuilder, TableEvent
 from change_agent.native_core import native_core
 from schemas.errors import CdcError

@@ -22,9 +22,8 @@ from change_agent.native_core import native_core
 from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions
-from change_agent.positions.offsets import OffsetStore, StoredPositions
+from change_agent.positions.offsets import OffsetStore, StoredPositions, reading_again
 from change_agent.positions.positions_writer import PositionsWriter
-from change_agent.positions.reading_again import reading_again
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops
 from change_agent.publishing.awaited_clearings import AwaitedClearings

@@ -23,8 +23,7 @@ from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.configuration.config import AgentConfig
 from change_agent.db.mutation import MutationDecoder
 from change_agent.events.avro_key import EventKeys
-from change_agent.events.decode_format import mutation_json
-from change_agent.events.event_format import event_json
+from change_agent.events.decode_format import event_json, mutation_json
 from change_agent.events.mutation_events import MutationEventBuilder
 from change_agent.native_core import native_core
 from change_agent.publishing.held_events import HeldEvents

@@ -21,7 +21,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import _runs_agent, local_agents, unknown_agents
 from cdc.health.nodes import agents
 from cdc.main import cli
-from change_agent.cdc_raw.folder_lock import FolderLock
+from change_agent.standby import FolderLock
 from tests.servers.other_user import as_another_user
 from tests.topics.events_topic import wait_until
 

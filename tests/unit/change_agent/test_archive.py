@@ -25,8 +25,13 @@ from click.testing import CliRunner
 
 from cdc.main import cli
 from change_agent.archive.archiving import Archiving
-from change_agent.archive.last_archive import LastArchive
-from change_agent.archive.segment_archive import ArchiveError, SegmentArchive, archive_problem, fetch_segment
+from change_agent.archive.segment_archive import (
+    ArchiveError,
+    LastArchive,
+    SegmentArchive,
+    archive_problem,
+    fetch_segment,
+)
 from change_agent.cdc_raw.archiver import SegmentArchiver
 from change_agent.cdc_raw.listing import ReadableSegment
 from change_agent.cdc_raw.segment_key import SegmentKey, key_of_reading_again

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from change_agent.configuration.pulsar_auth import PulsarAuth
+from change_agent.configuration.connections import PulsarAuth
 from change_agent.errors import PublishError, TopicLostError
 from change_agent.positions.inflight import Place
 from change_agent.publishing import events_topics

@@ -20,8 +20,7 @@ from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import CommitLogReadError
-from change_agent.events.decode_format import mutation_json
-from change_agent.events.event_format import event_json
+from change_agent.events.decode_format import event_json, mutation_json
 from change_agent.events.mutation_events import MutationEventBuilder
 from schemas.errors import CdcError
 from tests.agent.segment_writer import (

@@ -21,8 +21,7 @@ from change_agent.events.mutation_interpreter import MutationInterpreter
 from change_agent.metrics import AgentMetrics
 from change_agent.parking.parked import DamagedParkedError, ParkedMutation, ParkedMutations, read_parked
 from change_agent.positions.inflight import InflightPositions
-from change_agent.positions.offsets import StoredPositions, StoredSegment
-from change_agent.positions.reading_again import reading_again
+from change_agent.positions.offsets import StoredPositions, StoredSegment, reading_again
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.outgoing import Outgoing

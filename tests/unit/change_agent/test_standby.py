@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from change_agent.cdc_raw.folder_lock import FolderLock
 from change_agent.configuration.config import AgentConfig
-from change_agent.standby import NodeClaim, only_agent
+from change_agent.standby import FolderLock, NodeClaim, only_agent
 from tests.topics.events_topic import wait_until
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -100,7 +99,7 @@ def test_the_lock_goes_with_the_process_that_holds_it(config: Path) -> None:
     raw = config.parent / "cdc_raw"
     raw.chmod(0o500)
     script = (
-        "import sys; from pathlib import Path; from change_agent.cdc_raw.folder_lock import FolderLock\n"
+        "import sys; from pathlib import Path; from change_agent.standby import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]))\n"
         "print(lock.take(), flush=True)\n"
         "input()\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -99,21 +100,21 @@ class CassandraAccess:
     consistency: str = "LOCAL_QUORUM"
     fetch_size: int = 1_000
 
-    def open(self, *, as_bytes: bool = False) -> tuple[Cluster, Session]:
+    @contextmanager
+    def session(self, *, as_bytes: bool = False) -> Iterator[Session]:
         """A new connection; `as_bytes` leaves rows as CQL bytes. Raises ConfigError, CassandraReadError."""
         if self.consistency not in ConsistencyLevel.name_to_value:
             levels = ", ".join(ConsistencyLevel.name_to_value)
             raise ConfigError.of("consistency", f"{self.consistency!r} is no consistency level; they are {levels}")
-        cluster = self._cluster(as_bytes=as_bytes)
-        try:
-            session = cluster.connect()
-        except (NoHostAvailable, DriverException, OSError) as error:
-            cluster.shutdown()
-            raise CassandraReadError(self.address, self._refusal(error)) from None
-        if as_bytes:
-            session.client_protocol_handler = _RawProtocolHandler
-        session.default_fetch_size = self.fetch_size
-        return cluster, session
+        with self._cluster(as_bytes=as_bytes) as cluster:
+            try:
+                session = cluster.connect()
+            except (NoHostAvailable, DriverException, OSError) as error:
+                raise CassandraReadError(self.address, self._refusal(error)) from None
+            if as_bytes:
+                session.client_protocol_handler = _RawProtocolHandler
+            session.default_fetch_size = self.fetch_size
+            yield session
 
     def _cluster(self, *, as_bytes: bool) -> Cluster:
         policy = DCAwareRoundRobinPolicy(self.local_dc) if self.local_dc else RoundRobinPolicy()
@@ -166,40 +167,34 @@ def table_metadata(access: CassandraAccess, keyspace: str, table: str) -> TableM
 
 def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetadata | None:
     """As `table_metadata`; None when the table does not exist. Raises ConfigError, CassandraReadError."""
-    cluster, session = access.open()
     try:
-        schema = {
-            name: [_plain(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))]
-            for name in ("tables", "columns", "types", "dropped_columns")
-        }
+        with access.session() as session:
+            schema = {
+                name: [_plain(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))]
+                for name in ("tables", "columns", "types", "dropped_columns")
+            }
     except (DriverException, RequestExecutionException, OperationTimedOut) as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
-    finally:
-        cluster.shutdown()
     return next((each for each in tables_of(schema).values() if each.name == table), None)
 
 
 def _table_names(access: CassandraAccess) -> list[str]:
     """Full names of all tables. Raises ConfigError, CassandraReadError."""
-    cluster, session = access.open()
     try:
-        rows = session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
-        return [f"{row['keyspace_name']}.{row['table_name']}" for row in rows]
+        with access.session() as session:
+            rows = session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
+            return [f"{row['keyspace_name']}.{row['table_name']}" for row in rows]
     except (DriverException, RequestExecutionException, OperationTimedOut) as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
-    finally:
-        cluster.shutdown()
 
 
 def host_ids(access: CassandraAccess) -> frozenset[UUID]:
     """Host ids of all nodes of the cluster. Raises ConfigError, CassandraReadError."""
-    cluster, session = access.open()
     try:
-        rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
+        with access.session() as session:
+            rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
     except (DriverException, RequestExecutionException, OperationTimedOut) as error:
         raise CassandraReadError(access.address, f"does not name its nodes ({one_line(error)})") from None
-    finally:
-        cluster.shutdown()
     return frozenset(row["host_id"] for row in rows if row["host_id"] is not None)
 
 
@@ -241,17 +236,15 @@ def read_rows(
 
 def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -> None:
     """Raises ConfigError if Cassandra refuses this CQL predicate, CassandraReadError if it does not answer."""
-    cluster, session = access.open()
     try:
-        session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
+        with access.session() as session:
+            session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
     except (InvalidRequest, SyntaxException) as error:
         raise ConfigError.of("where", f"{where!r} is refused by Cassandra ({one_line(error)})") from None
     except (NoHostAvailable, DriverException, RequestExecutionException) as error:
         raise CassandraReadError(
             access.address, f"cannot be asked about {table.full_name} ({one_line(error)})"
         ) from None
-    finally:
-        cluster.shutdown()
 
 
 class RangeReader:
@@ -291,13 +284,10 @@ class RangeReader:
 
     def read(self, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
         """Record batches of at most 5,000 rows, by the columns of `read_rows`. Raises CassandraReadError."""
-        cluster, session = self._access.open(as_bytes=True)
-        try:
+        with self._access.session(as_bytes=True) as session:
             statement = session.prepare(self.statement)
             for low, high in ranges:
                 yield from self._read_range(session, statement, low, high)
-        finally:
-            cluster.shutdown()
 
     @property
     def statement(self) -> str:

@@ -94,10 +94,7 @@ class RowSender:
 
 def node_id_of(access: CassandraAccess) -> UUID:
     """The host id of any node of the cluster. Raises CassandraReadError."""
-    cluster, session = access.open()
-    try:
+    with access.session() as session:
         found = session.execute("SELECT host_id FROM system.local").one()["host_id"]
-    finally:
-        cluster.shutdown()
     assert isinstance(found, UUID)
     return found

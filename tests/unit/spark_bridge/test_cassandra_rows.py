@@ -13,7 +13,7 @@ from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, token_ranges
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, find_table, token_ranges
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -44,13 +44,13 @@ def test_the_password_is_not_shown_and_the_level_is_checked() -> None:
     with pytest.raises(
         ConfigError, match=r"consistency: 'MOST' is no consistency level; they are ANY, ONE, .*LOCAL_QUORUM"
     ):
-        access.open()
+        find_table(access, "shop", "t")
 
 
 def test_a_name_without_an_address_is_told() -> None:
     """The driver raises an error of its own before it connects, which ended `cdc spark verify` in a traceback."""
     with pytest.raises(CassandraReadError) as raised:
-        CassandraAccess(contact_points=("nosuch.invalid",)).open()
+        find_table(CassandraAccess(contact_points=("nosuch.invalid",)), "shop", "t")
     said = "Cassandra at nosuch.invalid:9042: no address is known for nosuch.invalid; check the contact points"
     assert str(raised.value) == said
 

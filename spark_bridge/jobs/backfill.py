@@ -189,11 +189,11 @@ def initial_snapshot(
     """
     table_id = str(table_metadata(access, keyspace, table).table_id)
     topic = events_topic(keyspace, table, more.get("events_prefix", DEFAULT_EVENTS_PREFIX))
-    with PulsarAdmin(_options_of(options, topic)) as admin:
+    with PulsarAdmin(BridgeOptions.of_batch(options, topic)) as admin:
         if admin.properties(topic).get(_SNAPSHOT_PROPERTY) == table_id:
             return None
     report = backfill(spark, options, access, keyspace, table, **more)
-    with PulsarAdmin(_options_of(options, topic)) as admin:
+    with PulsarAdmin(BridgeOptions.of_batch(options, topic)) as admin:
         admin.set_property(topic, _SNAPSHOT_PROPERTY, table_id)
     return report
 
@@ -234,7 +234,7 @@ def _send(
     metadata = table_metadata(access, keyspace, table)
     if part.where is not None:
         check_predicate(access, metadata, part.where)
-    parsed = _options_of(options, events_topic(keyspace, table, events_prefix))
+    parsed = BridgeOptions.of_batch(options, events_topic(keyspace, table, events_prefix))
     partitions = events_partitions(parsed, keyspace, table)
     plan = token_ranges(ranges, part.tokens)
     step = spark.sparkContext.defaultParallelism
@@ -300,10 +300,3 @@ def _estimate(
     if rows_per_second is not None:
         seconds = max(seconds, rows / rows_per_second)
     return BackfillReport(rows=rows, ranges=0, ranges_before=0, seconds=seconds)
-
-
-def _options_of(options: Options, topic: str) -> BridgeOptions:
-    """The options with this topic instead of their own."""
-    names = ("topic", "topics", "topicspattern")
-    given = {name: each for name, each in batch_options(options).items() if name.lower() not in names}
-    return BridgeOptions.from_mapping({**given, "topic": topic})

@@ -21,7 +21,7 @@ from spark_bridge.jobs.mirror_state import Applied, MirrorTables, not_applied
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.clearings import clearings_now
-from spark_bridge.topics.options import BridgeOptions, batch_options
+from spark_bridge.topics.options import BridgeOptions, batch_options, texts_without
 from spark_bridge.topics.positions import Position
 
 __all__ = ["fresh_table"]
@@ -49,13 +49,10 @@ def fresh_table(
     settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
     topic = tables.with_numbers(parsed.of_topic(parsed.only_topic))
     batch = MirrorBatch(tables, topic, settings, clearings=lambda: clearings_now(topic))
-    tail = raw_batch(spark, {**_without_offsets(given), **_offsets(parsed, applied)}).where(not_applied(applied))
+    tail = raw_batch(
+        spark, {**texts_without(given, "startingoffsets", "endingoffsets"), **_offsets(parsed, applied)}
+    ).where(not_applied(applied))
     return batch.fresh(tail, replace(applied, clock_s=int(time.time())))
-
-
-def _without_offsets(given: Mapping[str, str]) -> dict[str, str]:
-    left_out = ("startingoffsets", "endingoffsets")
-    return {name: each for name, each in given.items() if name.lower() not in left_out}
 
 
 def _offsets(options: BridgeOptions, applied: Applied) -> dict[str, str]:

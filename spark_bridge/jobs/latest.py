@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from schemas.errors import ConfigError
 from spark_bridge.rows.current_table import current_table
-from spark_bridge.topics.options import option_texts
+from spark_bridge.topics.options import texts_without
 from spark_bridge.topics.positions import parse_time_ms
 
 __all__ = ["latest_on_read"]
@@ -26,7 +26,7 @@ def latest_on_read(
     """
     if as_of is None:
         return current_table(spark, options, static_columns=static_columns)
-    given = {name: each for name, each in option_texts(options).items() if name.lower() != "endingoffsets"}
+    given = texts_without(options, "endingoffsets")
     time_ms = parse_time_ms(as_of)
     if time_ms is None:
         raise ConfigError.of("as_of", f"{as_of!r} is no time with its zone, such as 2026-11-21T05:00:00Z")

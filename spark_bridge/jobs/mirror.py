@@ -36,7 +36,7 @@ from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.readers import raw_stream
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.clearings import TopicClearings
-from spark_bridge.topics.options import BridgeOptions, option_texts
+from spark_bridge.topics.options import BridgeOptions, texts_without
 from spark_bridge.topics.positions import BEGINNING, Position
 from spark_bridge.topics.resolved import table_of
 
@@ -174,10 +174,8 @@ def mirror(
         )
     refuse_interval("follow_interval_s", follow_interval_s)
     refuse_retention("tombstone_retention_days", tombstone_retention_days)
-    given = option_texts(options)
-    checkpoint = _checkpoint_of(spark, target)
-    given = {name: each for name, each in given.items() if name.lower() != "checkpointlocation"}
-    given["checkpointLocation"] = checkpoint
+    given = texts_without(options, "checkpointlocation")
+    given["checkpointLocation"] = _checkpoint_of(spark, target)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     parsed = MirrorTables(spark, target, table_format).with_numbers(BridgeOptions.from_mapping(given))

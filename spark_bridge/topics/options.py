@@ -25,7 +25,7 @@ from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
 from spark_bridge.topics.positions import parse_time_ms
 
-__all__ = ["BridgeOptions", "Numbers", "batch_options", "option_texts"]
+__all__ = ["BridgeOptions", "Numbers", "batch_options", "option_texts", "texts_without"]
 
 Numbers = Literal["decimal", "string"]
 """The type of varint and decimal in Spark."""
@@ -116,6 +116,12 @@ class BridgeOptions(BaseModel):
             raise ConfigError([replace(each, option=given_as.get(each.option, each.option)) for each in problems])
         parsed._names = given_as  # noqa: SLF001  # pydantic has no constructor with private attributes
         return parsed
+
+    @classmethod
+    def of_batch(cls, options: Mapping[str, str | int | bool], topic: str) -> BridgeOptions:
+        """As `from_mapping`, for a batch read of this topic instead of those in the options."""
+        given = texts_without(batch_options(options), "topic", "topics", "topicspattern")
+        return cls.from_mapping({**given, "topic": topic})
 
     def written(self, name: str) -> str:
         """The name by which the user has given an option, such as `pulsarAdminUrl` in line.yaml for `adminUrl`."""
@@ -252,9 +258,14 @@ def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
+def texts_without(options: Mapping[str, str | int | bool], *left_out: str) -> dict[str, str]:
+    """As `option_texts`, without the options that have these names in small letters."""
+    return {name: each for name, each in option_texts(options).items() if name.lower() not in left_out}
+
+
 def batch_options(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     """Options for a batch read, as text: without those that only streams have (micro-batch limits, checkpoint)."""
-    return {name: each for name, each in option_texts(options).items() if name.lower() not in _OF_STREAMS}
+    return texts_without(options, *_OF_STREAMS)
 
 
 def _problems_together(known: Mapping[str, str], *, needs_topic: bool) -> list[ConfigProblem]:

@@ -32,11 +32,12 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError, StateFormatError
 from change_agent.positions.copied_state import CopiedState, format_copy, parse_copy, unreadable_copy
+from change_agent.positions.copy_topic import CopyTopic
 from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
@@ -55,16 +56,6 @@ _PATIENCE_S: Final = 30.0
 _MOST_UNREAD: Final = 1_000
 
 
-class Topic(Protocol):
-    """Has the newest copy; implemented by CopyTopic."""
-
-    def read(self) -> bytes | None:
-        """Return the newest copy; None when there is none. Raises PublishError."""
-
-    def store(self, payload: bytes) -> None:
-        """Store a copy. When this returns, the broker has it. Raises PublishError."""
-
-
 class PositionsCopy(Stage):
     """Claims the node's copy, restores positions and stops from it, and then copies what is stored here.
 
@@ -75,7 +66,7 @@ class PositionsCopy(Stage):
 
     def __init__(
         self,
-        open_topic: Callable[[str], Topic],
+        open_topic: Callable[[str], CopyTopic],
         node_id: Callable[[], str | None],
         latest: Callable[[], StoredPositions],
         is_portable: Callable[[], bool],
@@ -99,7 +90,7 @@ class PositionsCopy(Stage):
         self._otherwise: Final = (
             "everything in cdc_raw is read" if own == StoredPositions() else "this machine's own positions are used"
         )
-        self._topic: Topic | None = None
+        self._topic: CopyTopic | None = None
         self._patience_s: Final = patience_s
         # What the topic has, once it was read or stored.
         self._copied = CopiedState()
@@ -315,7 +306,7 @@ class PositionsCopy(Stage):
                 return None
         return CopiedState(positions=positions, stops=stops, clearings=clearings, maker=self._maker)
 
-    def _opened(self) -> Topic:
+    def _opened(self) -> CopyTopic:
         if self._topic is None:
             node_id = self._node_id()
             assert node_id is not None

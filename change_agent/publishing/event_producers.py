@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 
 import _pulsar
 import pulsar
@@ -42,24 +42,48 @@ _OPERATION_TIMEOUT_S: Final = 10
 _LAST_WAIT_S: Final = 1.0
 
 
-class EventProducer(Protocol):
+class EventProducer:
     """Sends to one topic partition, in order."""
+
+    def __init__(self, producer: pulsar.Producer) -> None:
+        self._producer: Final = producer
+        self.last_position = UNKNOWN_POSITION
+        """The position of the last acknowledged message; UNKNOWN_POSITION if there is none, or the broker gave none."""
 
     def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
         """Hand a message to the client; never waits for the broker.
 
         False when the message is larger than the broker accepts: then it is not sent, and `on_result` is not called.
         """
+        is_too_large = is_queued = False
+
+        def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
+            nonlocal is_too_large
+            if result == _pulsar.Result.Ok:
+                # UNKNOWN_POSITION for a message that the broker already had: its de-duplication returns no position.
+                self.last_position = TopicPosition(message_id.ledger_id(), message_id.entry_id())
+                on_result(None)
+            elif result == _pulsar.Result.MessageTooBig and not is_queued:
+                # The client checks the size before it queues the message, and calls back at once, on this thread.
+                is_too_large = True
+            else:
+                on_result(str(result).removeprefix("Result."))
+
+        try:
+            self._producer.send_async(payload, done, partition_key=key)
+        except pulsar.PulsarException as error:
+            on_result(str(error))
+        is_queued = True
+        return not is_too_large
 
     def is_connected(self) -> bool:
         """False while the client looks up its broker."""
-
-    @property
-    def last_position(self) -> TopicPosition:
-        """The position of the last acknowledged message; UNKNOWN_POSITION if there is none, or the broker gave none."""
+        return bool(self._producer.is_connected())
 
     def close(self) -> None:
         """Give up the messages in flight; a result may still come."""
+        # `close` would wait for the broker, which may be down. If closing fails, nothing is left to close.
+        self._producer._producer.close_async(lambda result: None)  # noqa: SLF001  # the wrapper has no such method
 
 
 def send_all(
@@ -323,7 +347,7 @@ class EventProducers:
         except pulsar.PulsarException as error:
             hint = "" if self._auth is None else self._auth.problem()
             raise PublishError(topic, f"no producer for {name}: {error}{hint}") from error
-        return _Producer(producer)
+        return EventProducer(producer)
 
 
 def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
@@ -332,38 +356,3 @@ def _authentication(auth: PulsarAuth | None) -> pulsar.Authentication | None:
     if auth.kind == "oauth2":  # the client has another constructor for it
         return pulsar.AuthenticationOauth2(auth.params)
     return pulsar.Authentication(auth.plugin, auth.params)
-
-
-class _Producer:
-    def __init__(self, producer: pulsar.Producer) -> None:
-        self._producer: Final = producer
-        self.last_position = UNKNOWN_POSITION
-
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
-        is_too_large = is_queued = False
-
-        def done(result: _pulsar.Result, message_id: _pulsar.MessageId) -> None:
-            nonlocal is_too_large
-            if result == _pulsar.Result.Ok:
-                # UNKNOWN_POSITION for a message that the broker already had: its de-duplication returns no position.
-                self.last_position = TopicPosition(message_id.ledger_id(), message_id.entry_id())
-                on_result(None)
-            elif result == _pulsar.Result.MessageTooBig and not is_queued:
-                # The client checks the size before it queues the message, and calls back at once, on this thread.
-                is_too_large = True
-            else:
-                on_result(str(result).removeprefix("Result."))
-
-        try:
-            self._producer.send_async(payload, done, partition_key=key)
-        except pulsar.PulsarException as error:
-            on_result(str(error))
-        is_queued = True
-        return not is_too_large
-
-    def is_connected(self) -> bool:
-        return bool(self._producer.is_connected())
-
-    def close(self) -> None:
-        # `close` would wait for the broker, which may be down. If closing fails, nothing is left to close.
-        self._producer._producer.close_async(lambda result: None)  # noqa: SLF001  # the wrapper has no such method

@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote, unquote
 
 from change_agent.errors import PartitionsChangedError, PublishError, TopicLostError
 from change_agent.metrics import AgentMetrics
-from change_agent.positions.inflight import InflightPositions, Place
+from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.awaited_clearings import AwaitedClearings
-from change_agent.publishing.event_producers import EventProducer
+from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.held_events import HELD_SUFFIX
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -49,7 +49,7 @@ from runtime.stage import Stage
 from schemas.progress_record import Checkpoint
 from schemas.topics import events_topic
 
-__all__ = ["MutationPublisher", "Producers"]
+__all__ = ["MutationPublisher"]
 
 _log: Final = logging.getLogger(__name__)
 # How many inbox messages are handled before events are packed: enough to fill messages, few enough not to delay
@@ -68,28 +68,6 @@ _CHECK_S: Final = 60.0
 _CHECK_AGAIN_S: Final = 5.0
 
 
-class Producers(Protocol):
-    """Opens and checks topics. `open` and `open_partition` block until the topic can be used, or raise PublishError."""
-
-    def open(self, topic: str) -> list[EventProducer]:
-        """Return producers of all partitions, in order."""
-
-    def open_partition(self, topic: str, index: int) -> EventProducer:
-        """Return a new producer of one partition."""
-
-    def check(self, topic: str, place: Place | None) -> None:
-        """Raise PublishError when the open topic was changed or deleted. `place`: see EventProducers.check."""
-
-    def check_unopened(self, topic: str) -> None:
-        """Raise PublishError when a topic that an earlier agent has used was changed or deleted."""
-
-    def end_checks(self) -> None:
-        """Note that all topics were checked."""
-
-    def hazards(self, topic: str) -> tuple[str, ...]:
-        """Policies of Pulsar that would delete unread events of the topic; never waits."""
-
-
 class MutationPublisher(Stage):
     """`publish` is called by the reader's thread, `start` and `stop` by the owner's.
 
@@ -98,7 +76,7 @@ class MutationPublisher(Stage):
 
     def __init__(
         self,
-        producers: Producers,
+        producers: EventProducers,
         positions: InflightPositions,
         metrics: AgentMetrics,
         *,

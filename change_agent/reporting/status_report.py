@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
-from uuid import UUID
+from typing import Final
 
 from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.metrics import AgentMetrics
@@ -23,28 +22,13 @@ from change_agent.publishing.topic_status import TopicStatus
 from change_agent.reporting.process_space import process_space
 from change_agent.reporting.progress import Progress
 from change_agent.schema.schema_store import schema_bytes
+from change_agent.schema.table_metadata import TableMetadataProvider
 
 __all__ = ["StatusReport"]
 
 _CONNECT_TIMEOUT_S: Final = 1.0
 _JSON: Final = "application/json"
 _NOTHING_YET: Final = "{}\n"
-
-
-class NodeState(Protocol):
-    """The reported state of the Cassandra node."""
-
-    @property
-    def node_id(self) -> UUID | None:
-        """The node's host id; None before its first answer."""
-
-    @property
-    def problem(self) -> str | None:
-        """The reason why the node does not answer now; None if it answers."""
-
-    @property
-    def refreshes(self) -> int:
-        """Number of times that the node's schema was read."""
 
 
 class StatusReport:
@@ -54,7 +38,7 @@ class StatusReport:
         self,
         metrics: AgentMetrics,
         positions: InflightPositions,
-        node: NodeState,
+        node: TableMetadataProvider,
         *,
         limits: Callable[[], Mapping[SegmentKey, int]],
         topics: Callable[[], Mapping[str, TopicStatus]],

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from change_agent.cdc_raw.archiver import move_file
 from change_agent.cdc_raw.cdc_index import index_name
@@ -27,7 +27,7 @@ from change_agent.cdc_raw.space import TOTAL_SPACE_SETTINGS, SpaceForecast, cdc_
 from change_agent.configuration.option_types import COMMIT_LOG_SETTING, commit_log_problem, is_same_folder
 from change_agent.metrics import AgentMetrics
 from change_agent.private_files import make_private_folder
-from change_agent.schema.node_connection import NodeUnavailableError
+from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from runtime.stage import Stage
 from schemas.errors import ConfigError
 
@@ -68,16 +68,6 @@ class GuardLimits:
     min_free_bytes: int
 
 
-class NodeSettings(Protocol):
-    """A session with the node. Used by one thread."""
-
-    def settings(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """Settings of the node by name; empty before Cassandra 4.0. Raises NodeUnavailableError."""
-
-    def close(self) -> None:
-        """Close the session."""
-
-
 _CDC_ENABLED: Final = "cdc_enabled"
 _SETTINGS: Final = (
     "cdc_total_space",
@@ -101,7 +91,7 @@ class CdcRawGuard(Stage):
         self,
         cdc_raw: Path,
         spill_directory: Path,
-        node: NodeSettings,
+        node: NodeConnection,
         yaml_settings: Mapping[str, object],
         limits: GuardLimits,
         metrics: AgentMetrics,

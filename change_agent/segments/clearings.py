@@ -26,11 +26,11 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from change_agent.errors import PublishError
@@ -40,8 +40,9 @@ from change_agent.positions.inflight import InflightPositions, TrackedEntry
 from change_agent.positions.published_clearings import CLEARINGS_FILE
 from change_agent.private_files import replace_private, sync_directory
 from change_agent.publishing.awaited_clearings import AwaitedClearings, send_clearing
-from change_agent.publishing.event_producers import EventProducer
-from change_agent.schema.table_metadata import KnownTables
+from change_agent.publishing.event_producers import EventProducers
+from change_agent.schema.table_metadata import TableMetadataProvider
+from change_agent.segments.known_segments import KnownSegments
 from runtime.backoff import Backoff
 from runtime.notices import Notices
 from schemas.mutation_event import Clearing, ClearingKind, MutationEvents, encode_clearing
@@ -49,7 +50,7 @@ from schemas.table_metadata import TableMetadata
 from schemas.topics import events_topic
 from schemas.truncation import Truncation
 
-__all__ = ["Clearings", "LogState", "Producers"]
+__all__ = ["Clearings"]
 
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(1.0, 60.0)
@@ -59,39 +60,6 @@ _NODE_PAUSE_S: Final = 10.0
 _EMPTY_S: Final = 5.0
 # How long a clearing waits until the reader has read its position; longer than the usual period of sync.
 _PATIENCE_S: Final = 12.0
-
-
-class ClearedTables(Protocol):
-    """The truncations and tables that the node has returned; implemented by TableMetadataProvider."""
-
-    truncations: Mapping[UUID, Truncation]
-    present: frozenset[UUID] | None
-
-    def as_of(self, time_ms: int, timeout_s: float, *, reread: bool = False) -> KnownTables | None:
-        """Ask the node, unless it has answered since this time. Return None if it does not answer."""
-
-
-class Producers(Protocol):
-    """Opens producers of messages with a clearing; implemented by EventProducers."""
-
-    def open_clearings(self, topic: str) -> list[EventProducer]:
-        """Return one producer for each partition. Blocks until the topic can be used, or raises PublishError."""
-
-    def has_topic(self, topic: str) -> bool:
-        """True if the broker has the topic. Creates nothing. Raises PublishError."""
-
-
-class LogState(Protocol):
-    """How far the reader is. Used by the reader's thread."""
-
-    def reached(self, segment_id: int) -> int:
-        """The position up to which the segment was read, also by an earlier process; 0 if it was not."""
-
-    def unread(self, segment_id: int) -> Iterable[int]:
-        """Segments up to this one that were not read to their end."""
-
-    def read_place(self) -> tuple[int, int]:
-        """The last open segment and the position up to which it was read; zeros if no segment is open."""
 
 
 PublishAgain: TypeAlias = Callable[[UUID, int, int], Sequence[TrackedEntry]]
@@ -156,10 +124,10 @@ class Clearings:
     def __init__(
         self,
         directory: Path,
-        source: ClearedTables,
+        source: TableMetadataProvider,
         interpreter: MutationInterpreter,
         positions: InflightPositions,
-        producers: Producers,
+        producers: EventProducers,
         topic_prefix: str,
         stopping: threading.Event,
         awaited: AwaitedClearings,
@@ -274,7 +242,7 @@ class Clearings:
     def _topic_of(self, pending: _Pending) -> str:
         return events_topic(pending.table.keyspace, pending.table.name, self._topic_prefix)
 
-    def publish_due(self, log: LogState, read_again: PublishAgain) -> None:
+    def publish_due(self, log: KnownSegments, read_again: PublishAgain) -> None:
         """Publish the clearings that the reader has passed, or has not reached within `_PATIENCE_S`.
 
         After the first failure no other clearing is tried. So a broker that does not answer blocks the reader once, and
@@ -290,7 +258,7 @@ class Clearings:
             self._finish_awaited(read_again)
             self._finish_repeated()
 
-    def publish_passed(self, log: LogState, read_again: PublishAgain) -> None:
+    def publish_passed(self, log: KnownSegments, read_again: PublishAgain) -> None:
         """Publish the truncations that the reader has passed, before it reads on. Raises StoppedError.
 
         Otherwise more events would come before them. An earlier process may have passed them: if the disk was full,
@@ -309,7 +277,7 @@ class Clearings:
         now = time.monotonic()
         return [each for each in self._pending.items() if each[1].state is _State.FOUND and now >= each[1].due_at]
 
-    def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: LogState, read_again: PublishAgain) -> bool:
+    def _publish_all(self, due: Sequence[tuple[UUID, _Pending]], log: KnownSegments, read_again: PublishAgain) -> bool:
         """Publish these clearings; False after the first failure.
 
         The others are not tried then. Drops wait for the next call. Truncations are awaited at once: the reader may read
@@ -344,7 +312,7 @@ class Clearings:
             else:
                 self._finish(table_id, each, each.place)
 
-    def _publish_due(self, table_id: UUID, pending: _Pending, log: LogState, read_again: PublishAgain) -> bool:
+    def _publish_due(self, table_id: UUID, pending: _Pending, log: KnownSegments, read_again: PublishAgain) -> bool:
         if pending.kind is ClearingKind.DROP:
             segment_id, position = log.read_place()
             return self._publish(table_id, pending, Truncation(segment_id, position, pending.place.time_ms))
@@ -505,7 +473,7 @@ def _is_new(found: Truncation, last: Truncation | None) -> bool:
     return last is None or found[:2] > last[:2] or (found != last and found.time_ms >= last.time_ms)
 
 
-def _is_passed(pending: _Pending, reached: int, log: LogState) -> bool:
+def _is_passed(pending: _Pending, reached: int, log: KnownSegments) -> bool:
     """True if the log was read up to its place. `reached`: up to where its segment was read."""
     place = pending.place
     return all(

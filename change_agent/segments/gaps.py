@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from change_agent.errors import PublishError
 from change_agent.positions.inflight import Place
 from change_agent.positions.stops import EVERY_TABLE, Stops
-from change_agent.publishing.event_producers import EventProducer, send_all
+from change_agent.publishing.event_producers import EventProducers, send_all
 from change_agent.publishing.topic_checks import LostTopic
 from change_agent.schema.table_metadata import KnownTables
 from runtime.backoff import Backoff
@@ -27,7 +27,7 @@ from runtime.stage import Stage
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, MalformedGapError, decode_gap, encode_gap
 from schemas.table_metadata import TableMetadata
 
-__all__ = ["Gap", "GapReporter", "Gaps", "gap_message", "gap_records", "lost_topic_message", "lost_topic_record"]
+__all__ = ["Gap", "GapReporter", "gap_message", "gap_records", "lost_topic_message", "lost_topic_record"]
 
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(0.5, 30)
@@ -127,23 +127,6 @@ def _utc(time_ms: int | None) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-class Gaps(Protocol):
-    """Publishes gaps; implemented by GapReporter."""
-
-    def report(self, gap: Gap) -> None:
-        """Publish this gap, now or later."""
-
-
-class Producers(Protocol):
-    """Opens producers and reads topics. Both block until the topic can be used, or raise PublishError."""
-
-    def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
-        """Return a producer that sends records of this Avro schema in order."""
-
-    def read_all(self, topic: str) -> list[bytes]:
-        """Return all messages of a topic of such records."""
-
-
 class GapReporter(Stage):
     """Publishes gaps on a separate thread. `report` may be called by any thread.
 
@@ -153,7 +136,7 @@ class GapReporter(Stage):
     it published the gap, and then have found it with another beginning.
     """
 
-    def __init__(self, producers: Producers, topic: str, stops: Stops, *, check_s: float = _CHECK_S) -> None:
+    def __init__(self, producers: EventProducers, topic: str, stops: Stops, *, check_s: float = _CHECK_S) -> None:
         super().__init__("reporter of gaps")
         self._producers: Final = producers
         self._topic: Final = topic

@@ -19,7 +19,7 @@ from change_agent.positions.stops import EVERY_TABLE, REPAIR, Stops
 from change_agent.segments.entry_reading import EntryReading
 from change_agent.segments.followed_segment import Presence
 from change_agent.segments.gap_detector import GoneSegments
-from change_agent.segments.gaps import Gap, Gaps, gap_message, gap_records
+from change_agent.segments.gaps import Gap, GapReporter, gap_message, gap_records
 from change_agent.segments.known_segments import KnownSegments
 
 __all__ = ["MissingSegments"]
@@ -41,7 +41,7 @@ class MissingSegments:
         interpreter: MutationInterpreter,
         positions: InflightPositions,
         metrics: AgentMetrics,
-        gaps: Gaps,
+        gaps: GapReporter,
         stops: Stops,
         is_set_aside: Callable[[SegmentKey], bool],
     ) -> None:

@@ -35,7 +35,7 @@ from change_agent.publishing.event_batch import EventBatch, Publisher
 from change_agent.segments.clearings import Clearings
 from change_agent.segments.entry_reading import EntryReading
 from change_agent.segments.followed_segment import Presence
-from change_agent.segments.gaps import Gaps
+from change_agent.segments.gaps import GapReporter
 from change_agent.segments.known_segments import KnownSegments
 from change_agent.segments.late_events import LateEvents
 from change_agent.segments.missing_segments import MissingSegments
@@ -70,7 +70,7 @@ class SegmentFollower:
         publisher: Publisher,
         metrics: AgentMetrics,
         stopping: threading.Event,
-        gaps: Gaps,
+        gaps: GapReporter,
         stops: Stops,
         is_set_aside: Callable[[SegmentKey], bool],
         *,

@@ -8,9 +8,9 @@ again. The driver keeps these rows in memory, so their number is limited; the ne
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from pyspark.sql import Row, SparkSession
 
@@ -21,11 +21,11 @@ from spark_bridge.jobs.batch_session import own_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata, token_ranges
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.repair import RepairTarget
-from spark_bridge.jobs.table_comparison import ID, Differences, TableComparison
+from spark_bridge.jobs.table_comparison import ID, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.topics.options import BridgeOptions, batch_options
 
-__all__ = ["Comparison", "Difference", "Settled", "VerifyReport", "settle", "verify"]
+__all__ = ["Difference", "Settled", "VerifyReport", "settle", "verify"]
 
 Options = Mapping[str, str | int | bool]
 _BETWEEN_LOOKS_S: Final = 10
@@ -59,14 +59,6 @@ class VerifyReport:
     repaired: int
     unrepairable: tuple[str, ...]
     seconds: float
-
-
-class Comparison(Protocol):
-    """The interface that `settle` needs of `TableComparison`."""
-
-    def compare(self, among: Sequence[str] | None = None, *, at_most: int) -> Differences:
-        """Compare all rows, or those of the ids `among`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +133,7 @@ def verify(
     )
 
 
-def settle(comparison: Comparison, *, settle_s: float, give_up_s: float, at_most: int) -> Settled:
+def settle(comparison: TableComparison, *, settle_s: float, give_up_s: float, at_most: int) -> Settled:
     """Compare until every row that differed is equal or has not changed for `settle_s`, or for `give_up_s` in all.
 
     The rows are compared at least once again. The time counts from the end of the first comparison, whose duration

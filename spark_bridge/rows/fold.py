@@ -22,9 +22,9 @@ The rules are in one module, above 500 lines, so that each of them stands in one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from spark_bridge.rows.cleared import clears
 from spark_bridge.topics.table_clearing import TableClearing
@@ -318,14 +318,8 @@ class FoldedKey:
             self.expires_at = _soonest([self.expires_at, going.next_s])
 
 
-class Covers(Protocol):
-    """Tells whether a range covers a row."""
-
-    def __call__(self, bounds: Bounds, key: bytes, key_version: int) -> bool:
-        """Return True if the range covers the row.
-
-        `key` is the row's key in Avro, by the schema version `key_version`.
-        """
+Covers = Callable[[Bounds, bytes, int], bool]
+"""True if a range covers the row with this key in Avro, by this schema version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,12 @@ from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import Stops
 from change_agent.publishing.awaited_clearings import AwaitedClearings
+from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.outgoing import Outgoing, OutgoingEvent, OutgoingRun, event_size
 from change_agent.schema.schema_mutations import SchemaChange
 from change_agent.schema.schema_store import LogPlace
 from change_agent.schema.table_metadata import KnownTables
-from change_agent.segments.clearings import Clearings, Producers
+from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap
 from change_agent.segments.known_segments import KnownSegments
@@ -122,7 +123,7 @@ class StagedAgent:
         archiving: Archiving | None = None,
         unsynced: UnsyncedReading | None = None,
         clock: Callable[[], float] = time.time,
-        clearings: Producers | None = None,
+        clearings: EventProducers | None = None,
         deletable: Callable[[SegmentIds], Container[SegmentKey]] | None = None,
     ) -> None:
         self.cdc_raw, self.work = folder / "cdc_raw", folder / "work"
@@ -179,7 +180,7 @@ class StagedAgent:
         )
         self._reader = threading.Thread(target=self.follower.run, daemon=True)
 
-    def _clearings(self, producers: Producers, interpreter: MutationInterpreter) -> Clearings:
+    def _clearings(self, producers: EventProducers, interpreter: MutationInterpreter) -> Clearings:
         prefix = "persistent://public/default/events-"
         self.awaited = AwaitedClearings(
             self.work,

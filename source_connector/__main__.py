@@ -73,12 +73,12 @@ def _build(request: OpenRequest, inbox: Inbox, host: HostConnection) -> Cassandr
             "an event is acknowledged only after the data topic has its record"
         )
     config, warnings = SourceConfig.from_mapping(request.config, request.pulsar, os.environ)
-    if config.suppress_unchanged and request.instance.get("instances", "1") != "1":
+    instances = request.instance.get("instances", "1")
+    if config.suppress_unchanged and instances != "1":
         raise ConfigError.of(
             "suppress.unchanged",
             "needs a source with one instance (--parallelism 1): another one may publish newer rows of the same keys",
         )
-    instances = request.instance.get("instances", "1")
     if len(config.events_topics) > 1 and instances != "1":
         _log.warning(_ONE_INSTANCE, len(config.events_topics), instances)
     ssl_context = tls_context(config)

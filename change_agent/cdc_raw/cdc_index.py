@@ -16,10 +16,10 @@ from typing import Final
 
 from change_agent.errors import MalformedSegmentError
 
-__all__ = ["CdcIndex", "index_name", "parse_cdc_index", "segment_name"]
+__all__ = ["INDEX_SUFFIX", "CdcIndex", "index_name", "parse_cdc_index", "segment_name"]
 
 _COMPLETED: Final = b"COMPLETED"
-_INDEX_SUFFIX: Final = "_cdc.idx"
+INDEX_SUFFIX: Final = "_cdc.idx"
 _SEGMENT_SUFFIX: Final = ".log"
 
 # An offset is a Java int.
@@ -47,9 +47,9 @@ def parse_cdc_index(content: bytes) -> CdcIndex | None:
 
 def index_name(segment: str) -> str:
     """Name of a segment's index file: `CommitLog-7-1.log` -> `CommitLog-7-1_cdc.idx`."""
-    return segment.removesuffix(_SEGMENT_SUFFIX) + _INDEX_SUFFIX
+    return segment.removesuffix(_SEGMENT_SUFFIX) + INDEX_SUFFIX
 
 
 def segment_name(index: str) -> str:
     """Name of the segment that an index file belongs to: `CommitLog-7-1_cdc.idx` -> `CommitLog-7-1.log`."""
-    return index.removesuffix(_INDEX_SUFFIX) + _SEGMENT_SUFFIX
+    return index.removesuffix(INDEX_SUFFIX) + _SEGMENT_SUFFIX

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from change_agent.cdc_raw.cdc_index import INDEX_SUFFIX
 from change_agent.commitlog.descriptor import file_id
 
 __all__ = ["FolderContent", "SegmentFile", "list_folder"]
 
-_INDEX_SUFFIX: Final = "_cdc.idx"
 # A segment id is a Java long.
 _MAX_ID: Final = 2**63 - 1
 
@@ -65,7 +65,7 @@ def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> 
         for entry in entries:
             known = settled.get(entry.name)
             if known is not None and known.inode == entry.inode():
-                (indexes if entry.name.endswith(_INDEX_SUFFIX) else logs)[known.segment_id] = known
+                (indexes if entry.name.endswith(INDEX_SUFFIX) else logs)[known.segment_id] = known
                 continue
             named = file_id(entry.name)
             if named is None or named[1] > _MAX_ID:
@@ -81,7 +81,7 @@ def list_folder(directory: Path, settled: Mapping[str, SegmentFile] = _NONE) -> 
             if not stat.S_ISREG(found.st_mode):
                 strangers[entry.name] = f"it is {_kind(found.st_mode)}"
                 continue
-            kind = indexes if entry.name.endswith(_INDEX_SUFFIX) else logs
+            kind = indexes if entry.name.endswith(INDEX_SUFFIX) else logs
             kind[named[1]] = SegmentFile(
                 segment_id=named[1],
                 version=named[0],

@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from cassandra import (
-    AuthenticationFailed,
-    DriverException,
-    OperationTimedOut,
-    RequestExecutionException,
-    Unauthorized,
-    UnresolvableContactPoints,
-)
+from cassandra import AuthenticationFailed, DriverException, Unauthorized
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.metadata import murmur3
@@ -37,15 +30,7 @@ from schemas.truncation import Truncation, truncations_of
 __all__ = ["CHECK_LOGIN", "LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
 # Exceptions of the driver that mean that the node does not answer now.
-_UNAVAILABLE: Final = (
-    DriverException,
-    NoHostAvailable,
-    OperationTimedOut,
-    RequestExecutionException,
-    UnresolvableContactPoints,
-    OSError,
-    UnicodeError,
-)
+_UNAVAILABLE: Final = (DriverException, NoHostAvailable, OSError, UnicodeError)
 _TIMEOUT_S: Final = 10.0
 CHECK_LOGIN: Final = "; check username and password"
 """The end of the text of a NodeUnavailableError whose node answers, and refuses the login."""

@@ -248,8 +248,5 @@ def _frame(kind: FrameType, body: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    return _bytes(text.encode("utf-8", "replace"))
-
-
-def _bytes(data: bytes) -> bytes:
+    data = text.encode("utf-8", "replace")
     return _SIZE.pack(len(data)) + data

@@ -18,8 +18,6 @@ from cassandra import (
     ConsistencyLevel,
     DriverException,
     InvalidRequest,
-    OperationTimedOut,
-    RequestExecutionException,
     UnresolvableContactPoints,
 )
 from cassandra.auth import PlainTextAuthProvider
@@ -173,7 +171,7 @@ def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetad
                 name: [_plain(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))]
                 for name in ("tables", "columns", "types", "dropped_columns")
             }
-    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+    except DriverException as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
     return next((each for each in tables_of(schema).values() if each.name == table), None)
 
@@ -193,7 +191,7 @@ def host_ids(access: CassandraAccess) -> frozenset[UUID]:
     try:
         with access.session() as session:
             rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
-    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+    except DriverException as error:
         raise CassandraReadError(access.address, f"does not name its nodes ({one_line(error)})") from None
     return frozenset(row["host_id"] for row in rows if row["host_id"] is not None)
 
@@ -241,7 +239,7 @@ def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -
             session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
     except (InvalidRequest, SyntaxException) as error:
         raise ConfigError.of("where", f"{where!r} is refused by Cassandra ({one_line(error)})") from None
-    except (NoHostAvailable, DriverException, RequestExecutionException) as error:
+    except (NoHostAvailable, DriverException) as error:
         raise CassandraReadError(
             access.address, f"cannot be asked about {table.full_name} ({one_line(error)})"
         ) from None
@@ -313,7 +311,7 @@ class RangeReader:
                 if len(rows) == _ROWS_PER_BATCH:
                     yield _batch(rows)
                     rows = []
-        except (NoHostAvailable, DriverException, RequestExecutionException, OperationTimedOut) as error:
+        except (NoHostAvailable, DriverException) as error:
             place = f"{self._access.address}, {self._table.full_name}, tokens ({low}, {high}]"
             raise CassandraReadError(place, f"cannot be read ({one_line(error)})") from None
         if rows:

@@ -7,7 +7,7 @@ maps as objects, uuids as text, blobs as hex, times as ISO 8601 in UTC ending in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from change_agent.sqlite_file import DamagedFileError
 from clients.node_errors import one_line
 from schemas.archived_schema import ArchivedSchema, ArchivedSchemaError
 from schemas.errors import CdcError, ConfigError
-from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, tables_of
+from schemas.system_schema import SELECTS, SystemSchema, SystemSchemaError, plain_row, tables_of
 from schemas.table_metadata import TableMetadata
 
 if TYPE_CHECKING:
@@ -134,27 +134,8 @@ def _session(contact_point: ContactPoint, credentials: tuple[str, str] | None) -
 
 
 def _json_row(row: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: _iso_time(value) if name == "dropped_time" and isinstance(value, bytes) else _json_value(value)
-        for name, value in row.items()
-    }
-
-
-def _json_value(value: object) -> object:
-    match value:
-        case UUID():
-            return str(value)
-        case bytes():
-            return value.hex()
-        case str():
-            return value
-        case Mapping():
-            return {str(key): _json_value(each) for key, each in value.items()}
-        case Sequence() | set() | frozenset():
-            return [_json_value(each) for each in value]
-        case _:
-            # The driver's SortedSet is none of these types.
-            return list(map(_json_value, value)) if hasattr(value, "__iter__") else value
+    plain, time = plain_row(row), row.get("dropped_time")
+    return {**plain, "dropped_time": _iso_time(time)} if isinstance(time, bytes) else plain
 
 
 def _iso_time(blob: bytes) -> str:

@@ -20,7 +20,7 @@ from schemas.cql_type import CqlType, CqlTypeError, CustomType, UserType, parse_
 from schemas.errors import CdcError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, TableMetadata
 
-__all__ = ["SELECTS", "Row", "SystemSchema", "SystemSchemaError", "tables_of", "unlogged_keyspaces"]
+__all__ = ["SELECTS", "Row", "SystemSchema", "SystemSchemaError", "plain_row", "tables_of", "unlogged_keyspaces"]
 
 Row = Mapping[str, object]
 SystemSchema = Mapping[str, Sequence[Row]]
@@ -41,6 +41,23 @@ SELECTS: Final[Mapping[str, str]] = {
 
 class SystemSchemaError(CdcError):
     """The rows are not a Cassandra schema. The text names the row, and its list or column."""
+
+
+def plain_row(row: Mapping[str, object]) -> dict[str, object]:
+    """A row of the driver, in plain JSON."""
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> object:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "items"):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, UUID):
+        return str(value)
+    return [_plain(each) for each in value]
 
 
 def tables_of(schema: SystemSchema) -> dict[UUID, TableMetadata]:

@@ -24,7 +24,7 @@ from change_agent.schema.schema_history import NodeSchema
 from clients.node_errors import node_errors, one_line
 from clients.tls import certificate_refusal
 from schemas.errors import CdcError
-from schemas.system_schema import SELECTS
+from schemas.system_schema import SELECTS, plain_row
 from schemas.truncation import Truncation, truncations_of
 
 __all__ = ["CHECK_LOGIN", "LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
@@ -171,7 +171,7 @@ class NodeConnection:
         return {f"{each['keyspace_name']}.{each['table_name']}": bool(each["cdc"]) for each in rows}
 
     def _lists(self, names: Iterable[str]) -> dict[str, list[dict[str, object]]]:
-        return {name: [_plain_row(row) for row in self._ask(_dated(name))] for name in names}
+        return {name: [plain_row(row) for row in self._ask(_dated(name))] for name in names}
 
     def settings(self, names: tuple[str, ...]) -> dict[str, str]:
         """The node's present settings by name; empty before Cassandra 4.0. Raises NodeUnavailableError."""
@@ -247,19 +247,3 @@ def _reason(error: Exception) -> str:
     if refusal is not None:
         return f"{refusal}; check cassandraTrustCertsFilePath and cassandraHostnameVerification"
     return f"{text}{CHECK_LOGIN}" if isinstance(cause, AuthenticationFailed) else text
-
-
-def _plain_row(row: _Answer) -> dict[str, object]:
-    return {name: _plain(value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> object:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping) or hasattr(value, "items"):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, UUID):
-        return str(value)
-    return [_plain(each) for each in value]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from schemas.system_schema import SELECTS, SystemSchema, tables_of
+from schemas.system_schema import SELECTS, SystemSchema, plain_row, tables_of
 from schemas.table_metadata import TableMetadata
 from source_connector.errors import TableNotFoundError
 
@@ -52,7 +52,7 @@ class TableSchemaReader:
         """
         schema: SystemSchema = {
             name: [
-                {column: value.hex() if isinstance(value, bytes) else value for column, value in row.items()}
+                plain_row(row)
                 for row in self._client.system_rows(f"{SELECTS[name]} WHERE keyspace_name = %s", (self.keyspace,))
             ]
             for name in _LISTS

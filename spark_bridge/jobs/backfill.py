@@ -147,7 +147,7 @@ def check_backfill(
     metadata = table_metadata(access, keyspace, table)
     if where is not None:
         check_predicate(access, metadata, where)
-    events_partitions(_options_of(options, events_topic(keyspace, table, events_prefix)), keyspace, table)
+    events_partitions(BridgeOptions.of_batch(options, events_topic(keyspace, table, events_prefix)), keyspace, table)
 
 
 def backfill(

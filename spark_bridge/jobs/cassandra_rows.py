@@ -37,7 +37,7 @@ from schemas.errors import ConfigError
 from schemas.hidden_columns import PublishedTable
 from schemas.row_record import data_key_schema, data_value_schema, record_writer
 from schemas.similar_tables import missing_table_text
-from schemas.system_schema import SELECTS, tables_of
+from schemas.system_schema import SELECTS, plain_row, tables_of
 from schemas.table_metadata import ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
 from spark_bridge.jobs.cassandra_tls import CassandraTls
@@ -168,7 +168,9 @@ def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetad
     try:
         with access.session() as session:
             schema = {
-                name: [_plain(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))]
+                name: [
+                    plain_row(row) for row in session.execute(SELECTS[name] + " WHERE keyspace_name = %s", (keyspace,))
+                ]
                 for name in ("tables", "columns", "types", "dropped_columns")
             }
     except DriverException as error:
@@ -396,10 +398,6 @@ def _batch(rows: Sequence[RawRow]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array(each, kind.type) for each, kind in zip(columns, _ARROW, strict=True)], schema=_ARROW
     )
-
-
-def _plain(row: dict[str, object]) -> dict[str, object]:
-    return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
 
 
 def _refusal(error: Exception) -> str:

@@ -7,10 +7,10 @@ With `values=json`, keys, paths and values are JSON text. With `values=cql`, the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import pyarrow as pa
@@ -193,9 +193,9 @@ class ChangeRows:
             pa.array(keys, schema.field("partition_key").type),
             pa.array(clusterings, schema.field("clustering").type),
             pa.array(writetimes, pa.int64()),
-            _structs(markers, _MARKER, ("timestamp", "ttl", "local_expiration_time")),
-            _structs(deletions, _DELETION, ("timestamp", "local_deletion_time")),
-            _bounds(ranges, schema.field("range").type),
+            _structs(markers, _MARKER, attrgetter("timestamp", "ttl", "local_expiration_time")),
+            _structs(deletions, _DELETION, attrgetter("timestamp", "local_deletion_time")),
+            _structs(ranges, schema.field("range").type, tuple),
             pa.array(complex_deletions, schema.field("complex_deletions").type),
             self._cell_arrays(schema.field("cells").type),
             pa.array(faults, pa.string()),
@@ -310,27 +310,13 @@ class ChangeRows:
 
 
 def _structs(
-    values: Sequence[LivenessInfo | DeletionTime | RangeTombstone | None],
-    kind: pa.StructType,
-    attributes: tuple[str, ...],
+    values: Sequence[object], kind: pa.StructType, read: Callable[[Any], tuple[object, ...]]
 ) -> pa.StructArray:
-    """Structs of these attributes of the values, in the order of the struct's fields."""
+    """Structs of the values; `read` returns the fields of one that is not None."""
     mask = [each is None for each in values]
     if all(mask):
         return pa.nulls(len(values), kind)
-    read = attrgetter(*attributes)
-    empty = (None,) * len(attributes)
-    return _struct_array([empty if each is None else read(each) for each in values], kind, mask)
-
-
-def _bounds(values: Sequence[tuple[object, ...] | None], kind: pa.StructType) -> pa.StructArray:
-    mask = [each is None for each in values]
-    if all(mask):
-        return pa.nulls(len(values), kind)
-    return _struct_array([(None,) * kind.num_fields if each is None else each for each in values], kind, mask)
-
-
-def _struct_array(rows: Sequence[tuple[object, ...]], kind: pa.StructType, mask: list[bool]) -> pa.StructArray:
-    fields = list(kind)
+    empty, fields = (None,) * kind.num_fields, list(kind)
+    rows = [empty if each is None else read(each) for each in values]
     arrays = [pa.array(part, field.type) for part, field in zip(zip(*rows, strict=True), fields, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(mask, pa.bool_()))

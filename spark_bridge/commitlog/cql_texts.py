@@ -28,15 +28,9 @@ def path_reader(cql_type: CqlType) -> Reader:
 
     The path is the timeuuid of a list element, the element of a set, the key of a map, or the name of a field.
     """
-    match cql_type:
-        case SetType(element):
-            return value_reader(element)
-        case MapType(key):
-            return value_reader(key)
-        case UserType():
-            return lambda path: cql_type.field_names[int.from_bytes(path, "big")]
-        case _:
-            return value_reader(NativeType("timeuuid"))
+    if isinstance(cql_type, UserType):
+        return lambda path: cql_type.field_names[int.from_bytes(path, "big")]
+    return value_reader(path_type(cql_type))
 
 
 class CellTexts:

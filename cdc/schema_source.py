@@ -117,7 +117,7 @@ def _session(contact_point: ContactPoint, credentials: tuple[str, str] | None) -
 
     host, port = contact_point
     profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([host]), row_factory=dict_factory)
-    cluster = Cluster(
+    with Cluster(
         [host],
         port=port,
         auth_provider=PlainTextAuthProvider(*credentials) if credentials else None,
@@ -126,11 +126,8 @@ def _session(contact_point: ContactPoint, credentials: tuple[str, str] | None) -
         control_connection_timeout=_CONNECT_TIMEOUT_S,
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
-    )
-    try:
+    ) as cluster:
         yield cluster.connect()
-    finally:
-        cluster.shutdown()
 
 
 def _json_row(row: Mapping[str, object]) -> dict[str, object]:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -48,13 +49,10 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
     if prometheus:
         click.echo(_page(_Ages(config, tables)).decode(), nl=False)
         return
-    line = ResolvedLine(config)
-    try:
+    with closing(ResolvedLine(config)) as line:
         found = line.read(tables or None)
         published = line.published_tables()
         foreign = line.foreign_messages
-    finally:
-        line.close()
     if as_json:
         click.echo(json.dumps({table: _as_object(each) for table, each in found.items()}))
         return

@@ -248,14 +248,11 @@ def connect(address: str, port: int) -> Iterator[Session]:
     profile = ExecutionProfile(
         load_balancing_policy=WhiteListRoundRobinPolicy([address]), row_factory=dict_factory, request_timeout=60
     )
-    cluster = Cluster(
+    with Cluster(
         [address],
         port=port,
         connect_timeout=60,
         control_connection_timeout=60,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-    )
-    try:
+    ) as cluster:
         yield cluster.connect()
-    finally:
-        cluster.shutdown()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -115,11 +116,8 @@ def completeness_of(
     if not tables:
         return {}
     try:
-        line = ResolvedLine(config)
-        try:
+        with closing(ResolvedLine(config)) as line:
             return {table: _finding(table, each) for table, each in line.read(tables, dead_letters).items()}
-        finally:
-            line.close()
     except (CdcError, ImportError) as error:
         subject, they_are = (tables[0], "it is") if len(tables) == 1 else (f"{len(tables):,} tables", "they are")
         text = f"until when {they_are} complete is not known: {error}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -104,12 +104,9 @@ def detached_server(folder: Path, name: str) -> Iterator[DetachedServer]:
 
     Raises SandboxError if no sandbox runs in the folder, ConfigError if it has no server of this name.
     """
-    supervisor = attach(folder)
-    try:
+    with closing(attach(folder)) as supervisor:
         state = read_state(folder)
         servers = {each.name: each for each in state.servers} if state is not None else {}
         if name not in servers:
             raise ConfigError.of("NAME", f"{name!r} is no server of this sandbox; it has {', '.join(servers)}")
         yield DetachedServer(folder, servers[name], supervisor)
-    finally:
-        supervisor.close()

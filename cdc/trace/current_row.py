@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,12 +46,9 @@ def table_named(config: LineConfig, name: str) -> tuple[TableMetadata, list[Node
     keyspace, dot, table = name.partition(".")
     if not dot or not table:
         raise ConfigError.of("TABLE", f"{name!r} is not KEYSPACE.TABLE")
-    connection = NodeConnection.of(config)
-    try:
+    with closing(NodeConnection.of(config)) as connection:
         tables = tables_of(connection.read_schema().schema).values()
         nodes = connection.nodes()
-    finally:
-        connection.close()
     for each in tables:
         if (each.keyspace, each.name) == (keyspace, table):
             return each, nodes
@@ -75,13 +73,11 @@ def current_row(config: LineConfig, key: RowKey, data_center: str, consistency: 
     )
     client.connect()
     answers: queue.SimpleQueue[RawPage | Exception] = queue.SimpleQueue()
-    try:
+    with closing(client):
         statement = client.prepare(projection.select(selection, projection.row_where))
         read = RowRead(statement=statement, values=key.parts, consistency=consistency, event_node=None)
         client.read(read, answers.put, answers.put)
         answer = answers.get(timeout=2 * _TIMEOUT_S)
-    finally:
-        client.close()
     if isinstance(answer, Exception):
         raise RowReadError(f"the row cannot be read at {consistency} ({reason_of(answer)})") from answer
     rows = answer.rows()

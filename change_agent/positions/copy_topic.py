@@ -7,7 +7,7 @@ on any machine.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import _pulsar
@@ -69,11 +69,10 @@ class CopyTopic:
 
         A reader is used, because a message TTL or a cleared backlog may have removed the message from the subscription.
         """
-        reader = self._client.create_reader(self._topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
-        try:
+        with closing(
+            self._client.create_reader(self._topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
+        ) as reader:
             return reader.read_next(timeout_millis=_TIMEOUT_MS) if reader.has_message_available() else None
-        finally:
-            reader.close()
 
     def store(self, payload: bytes) -> None:
         """Store a copy. When this returns, the broker has it. Raises PublishError."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -218,12 +219,9 @@ class EventProducers:
         name = f"{topic}-partition-0" if partitions else topic
         found = []
         try:
-            reader = self._client.create_reader(name, pulsar.MessageId.earliest)
-            try:
+            with closing(self._client.create_reader(name, pulsar.MessageId.earliest)) as reader:
                 while reader.has_message_available():
                     found.append(bytes(reader.read_next(timeout_millis=_OPERATION_TIMEOUT_S * 1_000).data()))
-            finally:
-                reader.close()
         except pulsar.PulsarException as error:
             raise PublishError(topic, f"cannot be read ({error})") from error
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -210,11 +210,8 @@ class GapReporter(Stage):
         return True
 
     def _send(self, records: Sequence[GapRecord]) -> None:
-        producer = self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)
-        try:
+        with closing(self._producers.open_for(self._topic, "Gap", GAP_SCHEMA_TEXT)) as producer:
             send_all([(producer, encode_gap(each)) for each in records], self._topic, _ANSWER_TIMEOUT_S)
-        finally:
-            producer.close()
         _log.info("%s: a gap was reported for %d tables", self._topic, len(records))
 
 

@@ -11,6 +11,7 @@ A message has the bytes of a message for an events topic, as it will be publishe
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +47,7 @@ def waiting_expiries(options: PulsarOptions, topic: str, now_s: float) -> Waitin
     import pulsar
 
     keys = messages = size = until_s = 0
-    client = new_client(options, is_quiet=True)
-    try:
+    with closing(new_client(options, is_quiet=True)) as client:
         if not client.get_topic_partitions(topic):
             return WaitingExpiries(keys=0, messages=0, bytes=0, until_s=0)
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -64,6 +64,4 @@ def waiting_expiries(options: PulsarOptions, topic: str, now_s: float) -> Waitin
             messages += 1
             size += len(message.data())
             until_s = max(until_s, second)
-    finally:
-        client.close()
     return WaitingExpiries(keys=keys, messages=messages, bytes=size, until_s=until_s)

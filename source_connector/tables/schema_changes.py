@@ -14,6 +14,7 @@ import queue
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -305,15 +306,12 @@ def last_positions(client: pulsar.Client, topic: str) -> list[DataPosition | Non
 
     found: list[DataPosition | None] = []
     for name in client.get_topic_partitions(topic):
-        reader = client.create_reader(name, pulsar.MessageId.latest, start_message_id_inclusive=True)
-        try:
+        with closing(client.create_reader(name, pulsar.MessageId.latest, start_message_id_inclusive=True)) as reader:
             if not reader.has_message_available():
                 found.append(None)
                 continue
             last = reader.read_next(timeout_millis=_OPEN_TIMEOUT_MS).message_id()
             found.append(DataPosition(ledger=last.ledger_id(), entry=last.entry_id()))
-        finally:
-            reader.close()
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -264,11 +264,7 @@ class _Texts:
     """Converts paths and values to JSON text, by the newest known type of each column."""
 
     types: Mapping[str, CqlType]
-    known: dict[str, CellTexts]
-
-    def __init__(self, types: Mapping[str, CqlType]) -> None:
-        self.types = types
-        self.known = {}
+    known: dict[str, CellTexts] = field(default_factory=dict)
 
     def of(self, column: str, path: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
         texts = self.known.get(column)

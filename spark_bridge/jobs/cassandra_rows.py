@@ -184,7 +184,7 @@ def _table_names(access: CassandraAccess) -> list[str]:
         with access.session() as session:
             rows = session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
             return [f"{row['keyspace_name']}.{row['table_name']}" for row in rows]
-    except (DriverException, RequestExecutionException, OperationTimedOut) as error:
+    except DriverException as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -57,8 +58,7 @@ class RepairTarget:
         row by a second read. Raises EventSendError.
         """
         keys, unwritable = RowKeys(self.table), []
-        events = RowEvents(self.options, self.table, self.partitions, self.node_id)
-        try:
+        with closing(RowEvents(self.options, self.table, self.partitions, self.node_id)) as events:
             for row in rows:
                 try:
                     key = self._key_of(row, keys)
@@ -68,8 +68,6 @@ class RepairTarget:
                 token = token_of(key.parts[: len(self.table.partition_key)])
                 events.add(key.avro, key.parts, token, key.has_row, None)
             events.flush()
-        finally:
-            events.close()
         return tuple(unwritable)
 
     def _key_of(self, row: Row, keys: RowKeys) -> RowKey:

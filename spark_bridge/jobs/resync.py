@@ -48,7 +48,7 @@ from spark_bridge.jobs.row_sender import RowSender
 from spark_bridge.jobs.table_comparison import TableComparison
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.gaps import GapsTopic
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.resolved import ResolvedTimestamps
 
 __all__ = ["Outcome", "ResyncReport", "TableResync", "is_passed", "resync"]

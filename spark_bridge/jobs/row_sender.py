@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from uuid import UUID
 
 import pyarrow as pa
@@ -72,10 +73,9 @@ class RowSender:
 
         Raises CassandraReadError, EventSendError.
         """
-        events = RowEvents(self._options, self._table, self._partitions, self._node_id)
         started, sent = time.monotonic(), 0
         burst = None if self._rate is None else max(1, int(self._rate / 5))
-        try:
+        with closing(RowEvents(self._options, self._table, self._partitions, self._node_id)) as events:
             for batch in self._reader().read([(low, high)]):
                 for row in batch.to_pylist():
                     events.add(row["key"], row["key_parts"], row["token"], row["has_row"], row["writetime_us"])
@@ -84,8 +84,6 @@ class RowSender:
                         events.flush()
                         time.sleep(max(0.0, started + sent / self._rate - time.monotonic()))
             events.flush()
-        finally:
-            events.close()
         return sent
 
     def _reader(self) -> RangeReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
@@ -74,22 +74,15 @@ class HadoopFolder:
 
     def text(self, name: str) -> str:
         """See `Folder`."""
-        with _os_errors():
-            stream = self._files.open(self._path(self._folder, name))
-            try:
-                return str(self._lines.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
+        with _os_errors(), closing(self._files.open(self._path(self._folder, name))) as stream:
+            return str(self._lines.toString(stream, "UTF-8"))
 
     def put(self, name: str, text: str) -> None:
         """Write a new file. It appears complete, by a rename. Raises OSError."""
         with _os_errors():
             unfinished = self._path(self._folder, "_unfinished")
-            stream = self._files.create(unfinished, True)
-            try:
+            with closing(self._files.create(unfinished, True)) as stream:
                 stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
             if not self._files.rename(unfinished, self._path(self._folder, name)):
                 raise OSError(f"{name} cannot be put there")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import binascii
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Final
 
 import _pulsar
@@ -57,29 +58,20 @@ def read_range(options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBa
     """All messages of the range, as record batches by RAW_SCHEMA. Raises TopicReadError, DataLossError."""
     if span.end.entry < 0 or span.end <= span.start:
         return
-    client = open_client(options)
-    try:
-        with few_collections():
-            yield from _batches(_open(client, options, span), options, span)
-    finally:
-        client.close()
+    with closing(open_client(options)) as client, few_collections():
+        yield from _batches(client, options, span)
 
 
 def last_message_properties(options: BridgeOptions, span: TopicRange) -> dict[str, str] | None:
     """Properties of the last message of the range's last entry; None if the entry no longer exists."""
     if span.end.entry < 0:
         return None
-    client = open_client(options)
-    last = TopicRange(
-        span.topic, span.partition_topic, span.partition, Position(span.end.ledger, span.end.entry - 1), span.end
-    )
-    try:
+    last = replace(span, start=Position(span.end.ledger, span.end.entry - 1), ledger_ends=())
+    with closing(open_client(options)) as client:
         found = None
-        for message, _, _ in _messages(_open(client, options, last), options, last):
+        for message, _, _ in _messages(client, options, last):
             found = message.properties()
         return found
-    finally:
-        client.close()
 
 
 def end_within(
@@ -89,11 +81,10 @@ def end_within(
 
     Raises TopicReadError.
     """
-    client = open_client(options)
-    try:
+    with closing(open_client(options)) as client:
         end, counted, entry = span.start, (0, 0), None
         rows = size = 0
-        for message, at, _ in _messages(_open(client, options, span), options, span):
+        for message, at, _ in _messages(client, options, span):
             if at != entry:
                 if entry is not None:
                     end, counted = Position(*entry), (rows, size)
@@ -104,18 +95,13 @@ def end_within(
             if is_over and end != span.start:
                 return end, *counted
         return span.end, rows, size
-    finally:
-        client.close()
 
 
 def entry_versions(options: BridgeOptions, span: TopicRange) -> dict[Position, int]:
     """The schema version of each entry of a range; all messages of an entry share it. Raises TopicReadError."""
-    client = open_client(options)
-    try:
-        found = _messages(_open(client, options, span), options, span)
+    with closing(open_client(options)) as client:
+        found = _messages(client, options, span)
         return {Position(*at): message.int_schema_version() for message, at, _ in found}
-    finally:
-        client.close()
 
 
 def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pulsar.Reader:
@@ -144,12 +130,12 @@ def _open(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> pu
         raise TopicReadError(span.partition_topic, str(span.start), reason) from None
 
 
-def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
+def _batches(client: pulsar.Client, options: BridgeOptions, span: TopicRange) -> Iterator[pa.RecordBatch]:
     rows: list[RawRow] = []
     size = 0
     entry: Place | None = None
     place, version, publish_time_us = "", 0, 0
-    for message, at, index in _messages(reader, options, span):
+    for message, at, index in _messages(client, options, span):
         if at != entry:  # all messages of an entry have these in common
             entry, place = at, f"{at[0]}:{at[1]}:{span.partition}"
             version, publish_time_us = message.int_schema_version(), message.publish_timestamp() * 1000
@@ -176,13 +162,14 @@ def _batches(reader: pulsar.Reader, options: BridgeOptions, span: TopicRange) ->
 
 
 def _messages(
-    reader: pulsar.Reader, options: BridgeOptions, span: TopicRange
+    client: pulsar.Client, options: BridgeOptions, span: TopicRange
 ) -> Iterator[tuple[_pulsar.Message, Place, int]]:
     """The messages of the range with their places and batch indexes (-1: no batch).
 
     A message in chunks belongs to the range with its first chunk, but its place is that of its last chunk. The messages
     are the C++ objects of the client, because its Python wrapper hides the number of the schema version.
     """
+    reader = _open(client, options, span)
     # plain tuples, because this runs once for each message
     start, end = (span.start.ledger, span.start.entry), (span.end.ledger, span.end.entry)
     at = start

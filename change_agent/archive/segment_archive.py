@@ -114,7 +114,7 @@ class SegmentArchive:
         return files, f"{root.rstrip('/')}/{node_id}"
 
     def _packed(self, log: BinaryIO) -> Iterator[bytes]:
-        for chunk in _chunks(log):
+        while chunk := log.read(_CHUNK):
             yield bytes(cramjam.zstd.compress(chunk, level=_LEVEL)) if self._compression == "zstd" else chunk
 
 
@@ -197,19 +197,12 @@ def fetch_segment(source: str, folder: Path) -> Path:
             writing.flush()
             os.fsync(writing.fileno())
         temporary.replace(target)
-    except OSError as error:
+    except (OSError, ImportError, ValueError) as error:  # also: no library for this kind of URL, or no such kind
         temporary.unlink(missing_ok=True)
-        raise ArchiveError(f"{source} cannot be read ({error})") from error
-    except (ImportError, ValueError) as error:  # no library for this kind of URL, or no such kind
         raise ArchiveError(f"{source} cannot be read ({error})") from error
     except cramjam.DecompressionError as error:
         raise ArchiveError(f"{source} is not whole ({error})") from error
     return target
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 class LastArchive:

@@ -153,7 +153,7 @@ class SchemaStore:
 
     def user_types(self) -> list[UserTypeRow]:
         """All definitions of user types, sorted by time. Raises DamagedFileError."""
-        rows = self._select("SELECT * FROM user_type ORDER BY since_us")
+        rows = _selected(self._database, "SELECT * FROM user_type ORDER BY since_us")
         return [
             UserTypeRow(keyspace=keyspace, name=name, since_us=since_us, row=_decoded(text, crc))
             for keyspace, name, since_us, text, crc in rows
@@ -171,7 +171,7 @@ class SchemaStore:
 
     def places(self) -> list[LogPlace]:
         """All places, in the order of the log. Raises DamagedFileError."""
-        rows = self._select("SELECT * FROM change ORDER BY segment_id, position")
+        rows = _selected(self._database, "SELECT * FROM change ORDER BY segment_id, position")
         return [
             LogPlace(
                 segment_id=segment_id,
@@ -209,9 +209,6 @@ class SchemaStore:
                 "DELETE FROM change WHERE segment_id = ? AND position = ? AND table_id = ?",
                 [(each.segment_id, each.position, str(each.table_id)) for each in places],
             )
-
-    def _select(self, statement: str) -> list[tuple[Any, ...]]:
-        return _selected(self._database, statement)
 
 
 def read_definitions(path: Path) -> list[Definition]:

@@ -237,7 +237,6 @@ class TableMetadataProvider(Stage):
                 self._history.add(read)
                 self.present = frozenset(UUID(str(row["id"])) for row in read.schema["tables"])
                 self.refreshes += 1
-            if read is not None:
                 self._publish()
             self._history.confirm(asked_at_ms)
             self._note_confirmed(asked_at_ms)

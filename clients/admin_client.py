@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from clients.client_credentials import TokenIssueError
@@ -21,7 +21,7 @@ from clients.tls import certificate_refusal
 from schemas.errors import CdcError, ConfigError
 from schemas.topics import rest_path
 
-__all__ = ["NOT_SENT", "UNANSWERED", "AdminAnswer", "AdminClient", "explained", "reason_of", "topic_path"]
+__all__ = ["NOT_SENT", "UNANSWERED", "AdminClient", "explained", "reason_of", "topic_path"]
 
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _MOST_SHOWN: Final = 200
@@ -32,18 +32,7 @@ UNANSWERED: Final = (OSError, ValueError, KeyError)
 """Errors that any HTTP client may raise, and errors of credentials that cannot be read."""
 
 
-class AdminAnswer(Answer, Protocol):
-    """An answer of the admin service."""
-
-    @property
-    def content(self) -> bytes:
-        """The body."""
-
-    def json(self) -> Any:
-        """The decoded JSON body. Raises ValueError if the body is not JSON."""
-
-
-A = TypeVar("A", bound=AdminAnswer)
+A = TypeVar("A", bound=Answer)
 
 
 class AdminClient(ABC, Generic[A]):
@@ -143,7 +132,7 @@ def explained(text: str) -> str:
     return text if refusal is None else f"{refusal}; check tlsTrustCertsFilePath and sslHostnameVerificationEnable"
 
 
-def reason_of(answer: AdminAnswer) -> str:
+def reason_of(answer: Answer) -> str:
     """The `reason` in an answer, else the answer's text, shortened; empty if there is neither."""
     try:
         reason = str(answer.json()["reason"])

@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from clients.redirects import Answer
 from schemas.errors import CdcError, ConfigError, ConfigProblem
 
-__all__ = ["Answer", "Ask", "ClientCredentials", "ClientKey", "IssuedToken", "TokenIssueError", "issued_token"]
+__all__ = ["Ask", "ClientCredentials", "ClientKey", "IssuedToken", "TokenIssueError", "issued_token"]
 
 _FORM: Final = (
     'for AuthenticationOAuth2 is JSON: {"issuer_url": "https://...", "private_key": "file:///path/key.json", '
@@ -34,17 +35,6 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 _MOST_SHOWN: Final = 200
 _EARLY_S: Final = 60.0
 """A token is replaced this long before its end."""
-
-
-class Answer(Protocol):
-    """The parts of an HTTP answer that are read."""
-
-    @property
-    def status_code(self) -> int:
-        """As in HTTP."""
-
-    def json(self) -> object:
-        """The decoded JSON body. Raises ValueError if the body is not JSON."""
 
 
 Ask = Callable[[str, str, Mapping[str, str] | None], Answer]

@@ -8,7 +8,7 @@ an encrypted one. This module does not import an HTTP client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from schemas.errors import CdcError
@@ -21,7 +21,7 @@ _MOST: Final = 5
 
 
 class Answer(Protocol):
-    """The parts of an answer that are read. The names in `headers` are not case-sensitive."""
+    """The parts of an HTTP answer that are read. The names in `headers` are not case-sensitive."""
 
     @property
     def status_code(self) -> int:
@@ -34,6 +34,13 @@ class Answer(Protocol):
     @property
     def url(self) -> object:
         """The requested address; `str` gives the whole address."""
+
+    @property
+    def content(self) -> bytes:
+        """The body."""
+
+    def json(self) -> Any:
+        """The decoded JSON body. Raises ValueError if the body is not JSON."""
 
 
 class RedirectError(CdcError):

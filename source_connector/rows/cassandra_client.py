@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import ssl
-import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, OperationTimedOut
@@ -26,7 +25,7 @@ from cassandra.policies import (
     FallthroughRetryPolicy,
 )
 from cassandra.pool import Host
-from cassandra.protocol import ErrorMessage, ProtocolHandler, ResultMessage
+from cassandra.protocol import ErrorMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
 from clients.node_errors import node_errors
@@ -37,6 +36,7 @@ from source_connector.configuration.private_files import as_file
 from source_connector.errors import DeploymentError, FetchError
 from source_connector.rows.cluster_clock import ClusterClock
 from source_connector.rows.raw_page import RawPage
+from source_connector.rows.raw_protocol import RawProtocolHandler
 from source_connector.rows.silent_nodes import SILENT_AFTER_S, SilentNodes
 from source_connector.rows.timeouts import Timeout, Timeouts
 
@@ -48,9 +48,6 @@ _log = logging.getLogger(__name__)
 # gain, metadata that follows an ALTER, is not needed: every statement names its columns.
 _PROTOCOL_VERSION: Final = 4
 _SYSTEM_PROFILE: Final = "system"
-# Only their rows are decoded. The prefix "system" is no criterion: users can create such keyspaces.
-_SYSTEM_KEYSPACES: Final = frozenset({"system", "system_schema"})
-_SIZE: Final = struct.Struct(">i")
 # The connector waits for these few small queries, so a node that hangs must not delay them for long.
 _SYSTEM_TIMEOUT_S: Final = 5.0
 # All tables of a source ask for the schema's version; one answer serves them all.
@@ -93,39 +90,6 @@ class RowRead:
     page_size: int | None = None
     may_be_asked_twice: bool = False
     """True when a second node may be asked if the first one does not answer."""
-
-
-class _Readable(Protocol):
-    def read(self, size: int = -1) -> bytes: ...
-
-    def seek(self, at: int) -> int: ...
-
-    def tell(self) -> int: ...
-
-
-class _RawResultMessage(ResultMessage):  # type: ignore[misc]  # the driver has no types
-    """Leaves rows of user tables as bytes: an error while decoding in the driver's own thread would end its pool."""
-
-    def recv_results_rows(
-        self, f: _Readable, protocol_version: int, user_type_map: object, result_metadata: Any, policy: object
-    ) -> None:
-        start = f.tell()
-        self.recv_results_metadata(f, user_type_map)
-        columns: Sequence[tuple[str, ...]] = self.column_metadata or result_metadata
-        if columns and columns[0][0] in _SYSTEM_KEYSPACES:
-            f.seek(start)
-            super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, policy)
-            return
-        (count,) = _SIZE.unpack(f.read(4))
-        self.column_names = self.column_types = ()
-        self.parsed_rows = RawPage(f.read(), count, len(columns), self.paging_state)
-
-
-class _RawProtocolHandler(ProtocolHandler):  # type: ignore[misc]  # the driver has no types
-    message_types_by_opcode: Final = {
-        **ProtocolHandler.message_types_by_opcode,
-        ResultMessage.opcode: _RawResultMessage,
-    }
 
 
 class _EventNodeFirst(DCAwareRoundRobinPolicy):  # type: ignore[misc]  # the driver has no types
@@ -205,7 +169,7 @@ class CassandraClient:
                     + ", ".join(sorted(map(repr, known)))
                 ) from error
             raise self._connect_error(error) from error
-        session.client_protocol_handler = _RawProtocolHandler
+        session.client_protocol_handler = RawProtocolHandler
         session.use_client_timestamp = False
         return cluster, session
 

@@ -16,18 +16,19 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from cassandra import AuthenticationFailed
+from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.cqltypes import Int32Type
-from cassandra.protocol import ServerError, SyntaxException
+from cassandra.protocol import ExecuteMessage, ProtocolHandler, ServerError, SyntaxException
 from cassandra.util import uuid_from_time
 
 from source_connector.assembly import cassandra_options
 from source_connector.configuration.config import SourceConfig
 from source_connector.errors import DeploymentError, FetchError
-from source_connector.rows.cassandra_client import CassandraClient, RawPage, _Connection, _RawResultMessage
+from source_connector.rows.cassandra_client import CassandraClient, RawPage, _Connection
+from source_connector.rows.raw_protocol import RawProtocolHandler, RawResultMessage
 from source_connector.rows.timeouts import Timeouts
 
 _LOGIN = {"auth.provider": "PLAIN", "auth.username": "u", "auth.password": "p"}
@@ -183,7 +184,7 @@ def test_rows_of_a_users_keyspace_stay_bytes_whatever_its_name_begins_with(keysp
     """Only rows of Cassandra's own keyspaces are decoded by the driver."""
     no_metadata, columns, rows = 0x0004, 1, 1
     value = struct.pack(">ii", 4, 7)
-    answer = _RawResultMessage(2)
+    answer = RawResultMessage(2)
     content = io.BytesIO(struct.pack(">iii", no_metadata, columns, rows) + value)
     answer.recv_results_rows(content, 4, {}, [(keyspace, "t", "v", Int32Type)], None)
     if keyspace in ("system", "system_schema"):
@@ -191,6 +192,24 @@ def test_rows_of_a_users_keyspace_stay_bytes_whatever_its_name_begins_with(keysp
     else:
         assert isinstance(answer.parsed_rows, RawPage)
         assert answer.parsed_rows.coordinator is None
+
+
+def test_rows_are_asked_for_without_the_names_of_their_columns() -> None:
+    """The request differs from the driver's in one flag. The number of columns is in the answer's head."""
+    asked = ExecuteMessage(b"id", [b"k", None], ConsistencyLevel.ONE, fetch_size=9, paging_state=b"p", skip_meta=True)
+    encoded = [
+        handler.encode_message(asked, 5, 4, compressor=None, allow_beta_protocol_version=False)
+        for handler in (ProtocolHandler, RawProtocolHandler)
+    ]
+    flags_at = 9 + len(b"\0\2id") + len(b"\0\1")
+    assert encoded[0][flags_at] & 0x02 == 0
+    expected = bytearray(encoded[0])
+    expected[flags_at] |= 0x02
+    assert encoded[1] == bytes(expected)
+    answer = RawResultMessage(2)
+    values = struct.pack(">iiiii", 4, 7, -1, 4, 8)
+    answer.recv_results_rows(io.BytesIO(struct.pack(">iii", 0x0004, 3, 1) + values), 4, {}, None, None)
+    assert answer.parsed_rows.rows() == [(b"\0\0\0\7", None, b"\0\0\0\x08")]
 
 
 def test_the_schemas_version_is_asked_for_anew_unless_the_known_one_is_as_new_as_it_must_be(

@@ -452,11 +452,14 @@ class ChangeAgent:
         )
 
     def _ask_cluster(self) -> ClusterView | None:
-        """The cluster by an answer of the node that began after this call; None if there is none."""
-        provider = self._provider
-        if provider.as_of(time.time_ns() // 1_000_000, _CLUSTER_ANSWER_S) is None:
+        """The cluster by the node's newest answer; None before the first one. Waits a second for a new answer."""
+        provider, asked_at = self._provider, time.monotonic()
+        is_answered = provider.as_of(time.time_ns() // 1_000_000, _CLUSTER_ANSWER_S) is not None
+        if not provider.nodes:
             return None
         return ClusterView(
+            # Before the nodes: another thread replaces both, in the other order.
+            is_new=is_answered or provider.nodes_asked_at >= asked_at,
             peers=[Peer(each.host_id, each.address, each.data_center) for each in provider.nodes],
             replication=provider.replication,
         )

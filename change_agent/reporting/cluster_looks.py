@@ -23,17 +23,21 @@ _UNANSWERED_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The nodes of the cluster, and the replication options of each keyspace, as the agent's node knows them."""
+    """The nodes of the cluster, and the replication options of each keyspace, as the agent's node knows them.
+
+    `is_new`: the node gave the nodes after it was asked for this view.
+    """
 
     peers: Sequence[Peer] = ()
     replication: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    is_new: bool = True
 
 
 class ClusterLooks:
     """Used by one thread.
 
-    `ask` returns a view that the node gave after the call; None if it does not answer. `view` is the newest one; at
-    first the one that an earlier run of the agent published.
+    `ask` returns the newest view; None if this run of the agent has none yet. `view` is the newest one; at first the one
+    that an earlier run published.
     """
 
     def __init__(
@@ -44,16 +48,18 @@ class ClusterLooks:
     ) -> None:
         self._ask: Final = ask
         self._clock: Final = clock
-        self._answered_at = clock()
+        self._answered_at: float | None = None
         self.view = view
 
     def look(self) -> bool:
         """Ask the node. Return True if times that were taken before this call may be published with `view`.
 
-        Otherwise these times must wait: the node does not answer, and has answered within the last 10 s.
+        Otherwise these times must wait: the node does not answer, and has answered within the last 10 s. The 10 s begin
+        with the first look.
         """
         view = self._ask()
-        if view is None:
-            return self._clock() >= self._answered_at + _UNANSWERED_S
-        self.view, self._answered_at = view, self._clock()
-        return True
+        if view is not None:
+            self.view = view
+        if self._answered_at is None or (view is not None and view.is_new):
+            self._answered_at = self._clock()
+        return (view is not None and view.is_new) or self._clock() >= self._answered_at + _UNANSWERED_S

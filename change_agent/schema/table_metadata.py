@@ -8,6 +8,7 @@ after that time.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -80,6 +81,8 @@ class TableMetadataProvider(Stage):
         # From the node's last answer, each replaced as a whole: the nodes of the cluster, the replication of each
         # keyspace, and the keyspaces whose writes are not in the commit log.
         self.nodes: Sequence[Node] = ()
+        self.nodes_asked_at = -math.inf
+        """When the node was asked for the nodes, by `time.monotonic`."""
         self.replication: Mapping[str, Mapping[str, str]] = {}
         self.unlogged_keyspaces: frozenset[str] = frozenset()
         # Likewise: the last truncation by table id, and the ids of the tables that the node has (None before its first
@@ -219,13 +222,15 @@ class TableMetadataProvider(Stage):
         return self._reread_wanted or self._wanted_at_ms > self._confirmed_at_ms
 
     def _ask(self) -> None:
-        asked_at_ms = time.time_ns() // 1_000_000
+        asked_at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
         with self._changed:
             reread = self._reread_wanted
         version, truncations, own = self._connection.local()
+        # Before the schema, which may take long, or may be one that the history cannot store.
+        self.nodes = (own, *self._connection.others())
+        self.nodes_asked_at = asked_at
         is_changed = reread or version != self._schema_version
         read = self._connection.read_schema() if is_changed else None
-        self.nodes = (own, *self._connection.others())
         if read is not None:
             self.replication = _replication(read.schema)
             self.unlogged_keyspaces = unlogged_keyspaces(read.schema)

@@ -174,6 +174,28 @@ def test_a_node_that_is_down_holds_times_for_ten_seconds() -> None:
     assert looks.view == answer[0]
 
 
+def test_a_node_that_only_cannot_give_its_schema_names_the_nodes_that_it_knows() -> None:
+    """The newest nodes are published, although the agent cannot store the schema of the same answer."""
+    now, joined = [0.0], replace(_view(UUID(int=7)), is_new=False)
+    looks = ClusterLooks(lambda: joined if now[0] else _view(), ClusterView(), lambda: now[0])
+    assert looks.look()
+    now[0] = 5.0
+    assert not looks.look()
+    assert looks.view == joined
+    now[0] = 10.0
+    assert looks.look()
+
+
+def test_the_ten_seconds_begin_with_the_first_look() -> None:
+    """An agent may make its first record long after its start."""
+    now = [60.0]
+    looks = ClusterLooks(lambda: None, ClusterView(), lambda: now[0])
+    now[0] = 100.0
+    assert not looks.look()
+    now[0] = 110.0
+    assert looks.look()
+
+
 def test_checkpoints_of_a_lost_topic_are_taken_back(tmp_path: Path) -> None:
     """They are also removed for the next agent, and while the publisher still has them."""
     line = _Line({("ks", "a"): Checkpoint(1000, _LEDGER_5), ("ks", "b"): Checkpoint(1000, _LEDGER_5)})

@@ -22,7 +22,7 @@ from typing import Final
 
 from schemas.cql_bytes import cql_bytes
 from schemas.cql_type import CqlType, NativeType
-from schemas.cql_value import CqlValueError, column_reader, has_equal_forms, minimal_varint
+from schemas.cql_value import CqlValueError, column_json_reader, column_reader, has_equal_forms, minimal_varint
 from schemas.errors import ConfigError, ConfigProblem
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 
@@ -234,7 +234,7 @@ def _hasher(key: bytes, column: ColumnMetadata) -> _Hide:
         return hmac.digest(key, one_form(value), "sha256").hex().encode()
 
     one_form = partial(_one_form, column.type)
-    if column.kind is ColumnKind.CLUSTERING and isinstance(column.type, NativeType) and has_equal_forms(column.type):
+    if column.kind is ColumnKind.CLUSTERING and has_equal_forms(column.type):
         one_form = partial(_form_of_row, column)
     return hashed
 
@@ -252,6 +252,8 @@ def _one_form(cql_type: CqlType, value: bytes) -> bytes:
 
 def _form_of_row(column: ColumnMetadata, value: bytes) -> bytes:
     """One form of equal values of a clustering column: 1.0 and 1.00 are one row, whose key has one hash."""
+    if not isinstance(column.type, NativeType):
+        return column_json_reader(column)(value).encode()
     found = column_reader(column)(value)
     return value if found is None else cql_bytes(column.type, found)
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import NativeType, parse_cql_type
+from schemas.cql_type import NativeType, TupleType, parse_cql_type
 from schemas.cql_value import CqlValueError
 from schemas.errors import ConfigError
 from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding, PublishedTable
@@ -109,6 +109,24 @@ def test_all_nan_of_a_clustering_column_have_one_hash() -> None:
     plain = hidden(hash="shop.users.at", has_range_markers=False).of(as_bytes)
     assert plain is not None
     assert [plain.shown(as_bytes.clustering_key, [value]) for value in (one, two)] == [hashes[0], hashes[2]]
+
+
+def test_equal_values_inside_of_a_clustering_column_have_one_hash() -> None:
+    """The elements of a tuple are compared like columns."""
+    pairs = TupleType((NativeType("double"), NativeType("decimal")))
+    table = replace(USERS, clustering_key=(replace(BY_NAME["at"], type=pairs),))
+    found = hidden(hash="shop.users.at", has_range_markers=False).of(table)
+    assert found is not None
+    values = [
+        b"".join(len(each).to_bytes(4, "big") + each for each in map(bytes.fromhex, both))
+        for both in (
+            ("7ff8000000000000", "000000010a"),
+            ("fff8000000000001", "0000000264"),  # also NaN, and 1.0 as 1.00
+            ("7ff8000000000000", "000000010b"),
+        )
+    ]
+    hashes = [found.shown(table.clustering_key, [value]) for value in values]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_collection_is_hidden_as_a_whole() -> None:

@@ -9,11 +9,11 @@ from typing import Final
 
 from schemas.errors import ConfigError
 
-__all__ = ["check_output", "check_writable"]
+__all__ = ["check_output", "check_writable", "local_folder"]
 
-_OF_FILES: Final = ("parquet", "json", "avro", "csv", "orc", "text")
+_OF_FILES: Final = ("parquet", "json", "avro", "csv", "orc", "text", "xml")
 # Iceberg writes to a table of a catalog, and not to a folder.
-_FORMATS: Final = (*_OF_FILES, "delta")
+_FORMATS: Final = (*_OF_FILES, "delta", "noop")
 
 
 def check_writable(option: str, path: str) -> None:
@@ -24,7 +24,7 @@ def check_writable(option: str, path: str) -> None:
     """
     if not path:
         raise ConfigError.of(option, "is empty; give a folder")
-    folder = _local(path)
+    folder = local_folder(path)
     if folder is None:
         return
     existing = folder
@@ -52,12 +52,12 @@ def check_output(path: str | None, name: str, *, has_own_jars: bool) -> None:
     if path is None:
         return
     check_writable("--output", path)
-    folder = _local(path)
+    folder = local_folder(path)
     if folder is not None and folder.exists() and name.lower() in _OF_FILES:
         raise ConfigError.of("--output", f"{path} exists already; give a new folder, or remove this one first")
 
 
-def _local(path: str) -> Path | None:
+def local_folder(path: str) -> Path | None:
     """The absolute path of a local folder; None for another file system, or where Spark may take it for another one."""
     from spark_bridge.spark_home import configured_elsewhere
 

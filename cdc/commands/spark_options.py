@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import click
 
+from cdc.commands.spark_folders import local_folder
 from schemas.errors import CdcError, ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ __all__ = [
 _SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 JARS_HELP: Final = "A jar to use instead of packages; may be given many times."
 _LOCAL: Final = "local[*]"
-_MASTERS: Final = ("local[", "local-cluster[", "spark://", "k8s://", "mesos://")
+_MASTERS: Final = ("local[", "local-cluster[")
 _UNREAD: Final = "unread"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 _OF_TABLE: Final = "Table "
@@ -107,7 +108,7 @@ MORE_OPTIONS = click.option("--option", "-o", "more", multiple=True, metavar="NA
 
 def _checked_master(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """Refuse a text that no Spark takes. Spark's script would print a stack trace of Java."""
-    if text is None or text in ("local", "yarn") or text.startswith(_MASTERS):
+    if not text or text in ("local", "yarn") or text.startswith(_MASTERS) or "://" in text:
         return text
     raise ConfigError.of("--master", f"{text!r} is no master of Spark, such as local[2], spark://host:7077 or yarn")
 
@@ -230,13 +231,15 @@ def check_mirror(target: str | None, option: str = "--mirror") -> None:
 
 
 def _format_before_spark(target: str) -> str | None:
-    """The format of a mirror's tables; None without a mirror, `_UNREAD` if this Python cannot read the folder."""
+    """The format of a mirror's tables; None without a mirror, `_UNREAD` if only Spark may be able to read the folder."""
     from spark_bridge.jobs.mirror_state import known_format
 
     try:
-        return known_format(target)
+        found = known_format(target)
     except (OSError, ValueError, AttributeError):
         return _UNREAD
+    # Elsewhere, Spark may have another default file system, or the credentials that this Python lacks.
+    return _UNREAD if found is None and local_folder(target) is None else found
 
 
 def check_topics(options: Mapping[str, str]) -> None:

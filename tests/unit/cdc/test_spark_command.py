@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import click
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -26,7 +27,14 @@ from cdc.commands.spark import spark
 from cdc.commands.spark_folders import check_output, check_writable
 from cdc.commands.spark_jars import _SETS, cached_jars
 from cdc.commands.spark_log import log_options
-from cdc.commands.spark_options import SparkJobError, check_table, may_be_iceberg, spark_errors
+from cdc.commands.spark_options import (
+    SESSION_OPTIONS,
+    SparkJobError,
+    check_mirror,
+    check_table,
+    may_be_iceberg,
+    spark_errors,
+)
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_top import summary_lines
@@ -654,3 +662,19 @@ def test_a_resync_says_what_became_of_the_gaps_of_each_table() -> None:
         "messages of the gaps topic that are not gap records, and were skipped: 3",
     ]
     assert report.left_open == 1
+
+
+def test_a_folder_of_another_file_system_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path without a scheme may be one of HDFS there, and an object store may need Hadoop's credentials."""
+    with pytest.raises(ConfigError, match="there is no mirror below"):
+        check_mirror(str(tmp_path))
+    check_mirror("hdfs://namenode/lake")
+    monkeypatch.setenv("SPARK_ENV_LOADED", "1")
+    check_mirror(str(tmp_path))
+
+
+def test_an_empty_master_is_none_and_those_of_cluster_managers_are_urls() -> None:
+    """`--master "$MASTER"` is empty where the variable is not set."""
+    master = SESSION_OPTIONS(click.command()(lambda **given: click.echo(given["master"])))
+    for text in ("", "local", "local[2]", "yarn", "spark://h:7077", "k8s://https://h", "custom://h"):
+        assert CliRunner().invoke(master, ["--master", text]).output == f"{text}\n"

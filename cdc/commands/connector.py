@@ -74,7 +74,7 @@ _BROKER_OPTIONS: Final = (
     click.option(
         "--admin-url",
         default="",
-        help="The admin service: http://host:8080. Without it, Pulsar makes a topic that does not exist.",
+        help="The admin service: http://host:8080. Without it, reading a missing topic creates it.",
     ),
     click.option("--auth-plugin", default="", help="Authentication plug-in, such as token or tls."),
     click.option(

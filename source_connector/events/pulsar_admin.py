@@ -70,15 +70,20 @@ class PulsarAdmin(AdminClient[_Answer]):
     def exists(self, topic: str) -> bool:
         """Return True if a topic, or a partition of a topic, exists. The question does not make it.
 
-        Pulsar answers 404 about both; before 4.0, a topic without partitions needs the second question.
+        Pulsar answers 404 about the partitions and the statistics of a missing topic. Before 4.0, a topic without
+        partitions needs the second question.
         """
         for what in ("partitions", "stats"):
             path = f"{topic_path(topic)}/{what}"
             answer = self._sent("GET", topic, path)
-            if answer.status_code == http.client.NOT_FOUND and _is_of_pulsar(answer):
+            if answer.status_code == http.client.NOT_FOUND and _is_about_topic(answer):
                 return False
             self._check("GET", path, topic, answer)
-            if what == "partitions" and answer.json().get("partitions"):
+            try:
+                found = dict(answer.json())
+            except (ValueError, TypeError):
+                raise AdminError(topic, f"{self._written}: {self._url} is no admin service of Pulsar") from None
+            if what == "partitions" and found.get("partitions"):
                 return True
         return True
 
@@ -122,10 +127,11 @@ class PulsarAdmin(AdminClient[_Answer]):
         return issued_token(credentials, ask)
 
 
-def _is_of_pulsar(answer: _Answer) -> bool:
-    """True if an answer of failure is Pulsar's own: a wrong address may answer 404, too."""
+def _is_about_topic(answer: _Answer) -> bool:
+    """True if Pulsar says that the topic is missing. It answers 404 about a namespace, too, as does a wrong address."""
     try:
-        return "not found" in str(answer.json()["reason"]).lower()
+        reason = str(answer.json()["reason"]).lower()
+        return "not found" in reason and not reason.startswith(("namespace", "tenant"))
     except (ValueError, KeyError, TypeError):
         return False
 

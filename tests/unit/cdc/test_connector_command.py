@@ -104,6 +104,11 @@ def test_a_server_that_is_not_pulsars_does_not_say_that_there_are_none(command: 
         done = CliRunner().invoke(connector, [*command, "--service-url", "pulsar://h:1", "--admin-url", admin_url])
     assert isinstance(done.exception, AdminError)
     assert "404" in str(done.exception)
+    for other in (Page(b"<h1>log in</h1>", 200), page({"reason": "Namespace not found"}, 404)):
+        with serving({f"{each}/partitions": other for each in topic}) as admin_url:
+            done = CliRunner().invoke(connector, [*command, "--service-url", "pulsar://h:1", "--admin-url", admin_url])
+        assert isinstance(done.exception, AdminError)
+        assert ("Namespace not found" if other.status == 404 else "no admin service of Pulsar") in str(done.exception)
     for wrong, said in (
         ("127.0.0.1:1", "is no address"),
         ("http://127.0.0.1:1", "--admin-url: http://127.0.0.1:1 does"),

@@ -9,6 +9,11 @@ from typing import Final
 __all__ = ["missing_table_text"]
 
 _MOST: Final = 3
+# Users may have keyspaces whose names begin with "system", too.
+_OF_CLUSTER: Final = frozenset(
+    {"system", "system_schema", "system_auth", "system_distributed", "system_traces", "system_views"}
+    | {"system_virtual_schema", "system_metrics", "system_cluster_metadata"}
+)
 
 
 def missing_table_text(name: str, where: str, tables: Iterable[str]) -> str:
@@ -17,7 +22,7 @@ def missing_table_text(name: str, where: str, tables: Iterable[str]) -> str:
     It names tables with similar names, else some tables of the keyspace. It does not name tables of the cluster itself
     (`system`, `system_schema`, ...).
     """
-    users = sorted(each for each in tables if not each.startswith("system"))
+    users = sorted(each for each in tables if each.partition(".")[0] not in _OF_CLUSTER)
     near = _similar(name, users)
     in_keyspace = [each for each in users if each.startswith(f"{name.partition('.')[0]}.")]
     if near:

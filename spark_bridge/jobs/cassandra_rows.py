@@ -108,7 +108,7 @@ class CassandraAccess:
             try:
                 session = cluster.connect()
             except (NoHostAvailable, DriverException, OSError) as error:
-                raise CassandraReadError(self.address, self._refusal(error)) from None
+                raise CassandraReadError(self.address, self._refusal(cluster, error)) from None
             if as_bytes:
                 session.client_protocol_handler = _RawProtocolHandler
             session.default_fetch_size = self.fetch_size
@@ -142,10 +142,11 @@ class CassandraAccess:
             reason = f"no address is known for {' or '.join(self.contact_points)}; check the contact points"
             raise CassandraReadError(self.address, reason) from None
 
-    def _refusal(self, error: Exception) -> str:
-        """Why no connection was made. If the driver asked no node, none is in the data center that was asked for."""
-        if self.local_dc and isinstance(error, NoHostAvailable) and not isinstance(error.errors, dict):
-            return f"no node of the data center {self.local_dc!r} is known there; check its name (nodetool status)"
+    def _refusal(self, cluster: Cluster, error: Exception) -> str:
+        """Why no connection was made. The driver may know the nodes, and connect to those of the data center only."""
+        centers = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+        if self.local_dc and centers and self.local_dc not in centers and isinstance(error, NoHostAvailable):
+            return f"the cluster has no data center {self.local_dc!r}; it has {', '.join(sorted(centers))}"
         return _refusal(error)
 
     @property

@@ -6,7 +6,15 @@ import pytest
 
 from schemas.similar_tables import missing_table_text
 
-_TABLES = ("shop.orders", "shop.items", "shop.Parts", "archive.orders", "archive.nodes", "system.local")
+_TABLES = (
+    "shop.orders",
+    "shop.items",
+    "shop.Parts",
+    "archive.orders",
+    "archive.nodes",
+    "systems.widgets",
+    "system.local",
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +28,7 @@ _TABLES = ("shop.orders", "shop.items", "shop.Parts", "archive.orders", "archive
         ("shop.xyz", "; the tables there are shop.Parts, shop.items, shop.orders"),
         ("x.y", ", and no table has a similar name"),
         ("system.locla", ", and no table has a similar name"),
+        ("systems.widgetz", "; did you mean systems.widgets?"),
     ],
 )
 def test_similar_names_are_named(name: str, hint: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
-from cassandra.cluster import NoHostAvailable
+from cassandra.cluster import Cluster, NoHostAvailable
+from cassandra.connection import DefaultEndPoint
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
 
 from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
@@ -56,14 +59,20 @@ def test_a_name_without_an_address_is_told() -> None:
 
 
 def test_a_data_center_without_nodes_is_told() -> None:
-    """The driver then asks no node. It names those that it knows as a list, and not with their errors."""
-    access = CassandraAccess(contact_points=("h",), local_dc="dc9")
-    no_node = NoHostAvailable("Unable to connect to any servers", ["h"])
-    assert (
-        access._refusal(no_node) == "no node of the data center 'dc9' is known there; check its name (nodetool status)"
-    )
+    """The driver then asks no node. A data center that is there may only be unreachable."""
+    cluster = Cluster(["127.0.0.1"])
+    for center, address in (("east", "127.0.0.1"), ("west", "127.0.0.2")):
+        host = Host(DefaultEndPoint(address), SimpleConvictionPolicy, host_id=uuid4())
+        host.set_location_info(center, "r1")
+        cluster.metadata.add_or_return_host(host)
+    no_pool = NoHostAvailable("Unable to connect to any servers", ["h"])
+    said = [
+        CassandraAccess(contact_points=("h",), local_dc=each)._refusal(cluster, no_pool) for each in ("dc9", "west")
+    ]
+    assert said[0] == "the cluster has no data center 'dc9'; it has east, west"
+    assert said[1].startswith("does not answer (")
     down = NoHostAvailable("Unable to connect to any servers", {"h": OSError("refused")})
-    assert access._refusal(down) == "does not answer (refused)"
+    assert CassandraAccess(contact_points=("h",))._refusal(Cluster(), down) == "does not answer (refused)"
 
 
 def _column(name: str, kind: ColumnKind, text: str) -> ColumnMetadata:

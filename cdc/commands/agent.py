@@ -154,7 +154,7 @@ def resume_progress(table: str | None, path: Path | None, working_dir: Path | No
         click.echo(f"{'all tables' if name == '*' else name}: {reason}")
     if not found:
         is_of_table = table is not None and not only_list
-        click.echo(f"{table} does not stand still; --list shows what does" if is_of_table else "nothing stands still")
+        click.echo(f"{table} has no stop of its own; --list shows all stops" if is_of_table else "nothing stands still")
 
 
 agent.add_command(status)

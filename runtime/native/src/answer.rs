@@ -54,6 +54,10 @@ impl Row {
         }
     }
 
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.tuple(py, 0, self.length)?.hash()
+    }
+
     /// A column; a slice gives a tuple. Raises IndexError.
     fn __getitem__<'py>(&self, py: Python<'py>, at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if let Ok(number) = at.extract::<isize>() {

@@ -182,6 +182,6 @@ def test_a_table_that_does_not_stand_still_is_told(tmp_path: Path) -> None:
     config = str(_stopped(tmp_path, "orders"))
     command = ["agent", "resume-progress", "--config", config]
     mistyped = CliRunner().invoke(cli, [*command, "ks.ordres"])
-    assert mistyped.output == "ks.ordres does not stand still; --list shows what does\n"
+    assert mistyped.output == "ks.ordres has no stop of its own; --list shows all stops\n"
     assert str(CliRunner().invoke(cli, [*command, "orders"]).exception) == "TABLE: 'orders' is not KEYSPACE.TABLE"
     assert CliRunner().invoke(cli, [*command, "ks.orders"]).output == "ks.orders: why\n"

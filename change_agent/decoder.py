@@ -20,8 +20,7 @@ from types import ModuleType
 from typing import Final
 
 from runtime.compiled_modules import CompiledGroup, abi, build_key
-from runtime.native_core import load_native
-from schemas.errors import ConfigError
+from runtime.native_core import choose_native
 
 __all__ = [
     "COMPILED_MODULES",
@@ -85,7 +84,6 @@ The compiler builds in their types and constants, so they are part of the key.
 GROUP: Final = CompiledGroup(name="change_agent_decoder", option="CDC_DECODER", modules=COMPILED_MODULES)
 _ROOT: Final = Path(__file__).parent.parent
 _HOW: Final = "`make compile` or `cdc compile` makes it several times as fast"
-_CHOICES: Final = ("auto", "compiled", "native", "python")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +113,7 @@ def choose(choice: str) -> None:
     Called once. Raises ConfigError.
     """
     global _running, _native  # noqa: PLW0603  # a process has one decoder
-    if choice not in _CHOICES:
-        raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
-    no_core = None
-    if choice in {"auto", "native"}:
-        _native, no_core = load_native()
-    if choice == "native" and no_core is not None:
-        raise ConfigError.of(
-            GROUP.option, f"there is no native core: {no_core}; run `cdc compile` where there is cargo"
-        )
+    _native, no_core = choose_native(GROUP.option, choice)
     folder = compiled_folder()
     why = None
     if not folder.is_dir():

@@ -15,13 +15,15 @@ from types import ModuleType
 from typing import Final
 
 from runtime.compiled_modules import abi, build_key
+from schemas.errors import ConfigError
 
-__all__ = ["NATIVE_MODULE", "NATIVE_SOURCES", "load_native", "native_folder"]
+__all__ = ["NATIVE_MODULE", "NATIVE_SOURCES", "choose_native", "native_folder"]
 
 NATIVE_MODULE: Final = "cassandra_cdc_native"
 """Name of the module."""
 NATIVE_SOURCES: Final = Path(__file__).parent / "native"
 """Folder of the Rust crate."""
+_CHOICES: Final = ("auto", "compiled", "native", "python")
 
 
 def native_folder() -> Path:
@@ -31,8 +33,22 @@ def native_folder() -> Path:
     return NATIVE_SOURCES.parent / "_compiled" / f"native-{key}"
 
 
+def choose_native(option: str, choice: str) -> tuple[ModuleType | None, str | None]:
+    """The module if the choice includes it, and the reason if it is included and cannot be loaded.
+
+    `option` is the environment variable with the choice: `auto`, `native`, `compiled` (without the core) or `python`.
+    Raises ConfigError for another choice, and for `native` without a core.
+    """
+    if choice not in _CHOICES:
+        raise ConfigError.of(option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
+    module, missing = _load_native() if choice in {"auto", "native"} else (None, None)
+    if choice == "native" and missing is not None:
+        raise ConfigError.of(option, f"there is no native core: {missing}; run `cdc compile` where there is cargo")
+    return module, missing
+
+
 @cache  # a process can initialize the module only once
-def load_native() -> tuple[ModuleType | None, str | None]:
+def _load_native() -> tuple[ModuleType | None, str | None]:
     """The module and None, or None and the reason why the module cannot be loaded."""
     folder = native_folder()
     file = folder / f"{NATIVE_MODULE}.abi3.so"

@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import Final
 
 from runtime.compiled_modules import CompiledGroup, build_key
-from runtime.native_core import load_native
-from schemas.errors import ConfigError
+from runtime.native_core import choose_native
 
 __all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "native_module", "row_path"]
 
@@ -64,7 +63,6 @@ COMPILED_MODULES: Final = tuple(
 """They are compiled together."""
 
 GROUP: Final = CompiledGroup(name="source_connector_rows", option="CDC_CONNECTOR", modules=COMPILED_MODULES)
-_CHOICES: Final = ("auto", "compiled", "native", "python")
 _PACKAGE: Final = Path(__file__).parent
 _PACKAGES: Final = ("schemas", "runtime", "clients", "source_connector")
 # Prefix of modules that only build the archive. They are not in it.
@@ -87,15 +85,7 @@ def choose(choice: str) -> None:
     Raises ConfigError.
     """
     global _running, _native  # noqa: PLW0603  # a process has one row path
-    if choice not in _CHOICES:
-        raise ConfigError.of(GROUP.option, f"{choice!r} is not one of {', '.join(_CHOICES)}")
-    no_core = None
-    if choice in {"auto", "native"}:
-        _native, no_core = load_native()
-    if choice == "native" and no_core is not None:
-        raise ConfigError.of(
-            GROUP.option, f"there is no native core: {no_core}; run `cdc compile` where there is cargo"
-        )
+    _native, no_core = choose_native(GROUP.option, choice)
     folder = compiled_folder()
     missing = None if folder.is_dir() else "the sources as they are were not compiled"
     is_compiled = GROUP.load("auto" if choice == "native" else choice, str(folder), missing)

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PySlice, PyTuple};
 
 use crate::avro::{NULL, VALUE};
-use crate::rows::{places, put_field, FieldForm, Places};
+use crate::form::{put_value, Form};
+use crate::rows::{places, Places};
 
 /// A page, and where its columns are.
 struct Page {
@@ -126,7 +127,7 @@ fn found(page: Bound<'_, PyBytes>, count: usize, columns: usize) -> PyResult<Pag
 
 /// A column's form, and the function for what the form refuses: it gives the field with the branch of the union.
 struct Field {
-    form: FieldForm,
+    form: Form,
     convert: Py<PyAny>,
 }
 
@@ -144,7 +145,11 @@ impl RecordWriter {
     /// Each field: its forms, and the function.
     #[new]
     fn new(fields: Vec<(PyForms, Py<PyAny>)>) -> PyResult<Self> {
-        let fields = fields.into_iter().map(|(forms, convert)| Ok(Field { form: field_form(&forms)?, convert }));
+        let fields = fields.into_iter().map(|(forms, convert)| {
+            let form =
+                Form::of(&forms).ok_or_else(|| PyValueError::new_err(format!("no form of a field: {forms:?}")))?;
+            Ok(Field { form, convert })
+        });
         Ok(Self { fields: fields.collect::<PyResult<_>>()? })
     }
 
@@ -162,7 +167,7 @@ impl RecordWriter {
             };
             let before = out.len();
             out.push(VALUE);
-            if put_field(&mut out, &field.form, value).is_err() {
+            if put_value(&mut out, &field.form, value).is_err() {
                 out.truncate(before);
                 let converted = field.convert.bind(py).call1((PyBytes::new(py, value),))?;
                 out.extend_from_slice(converted.cast::<PyBytes>()?.as_bytes());
@@ -170,24 +175,4 @@ impl RecordWriter {
         }
         Ok(PyBytes::new(py, &out))
     }
-}
-
-fn field_form(forms: &[(u32, usize)]) -> PyResult<FieldForm> {
-    let Some(((number, length), inner)) = forms.split_first() else {
-        return Ok(FieldForm::Other);
-    };
-    Ok(match (number, length) {
-        (0, _) => FieldForm::Other,
-        (1, _) => FieldForm::Text,
-        (2, _) => FieldForm::Bytes,
-        (3, 1 | 2 | 4 | 8) => FieldForm::Signed(*length),
-        (4, 4) => FieldForm::Date,
-        (5, 16) => FieldForm::Uuid,
-        (6, 1) => FieldForm::Boolean,
-        (7, 4 | 8) => FieldForm::Floating(*length),
-        (8, _) => FieldForm::Varint,
-        (9, 8) => FieldForm::Time,
-        (10, _) => FieldForm::List(Box::new(field_form(inner)?)),
-        _ => return Err(PyValueError::new_err(format!("no form of a field: {number} of {length} bytes"))),
-    })
 }

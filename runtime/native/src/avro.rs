@@ -6,8 +6,9 @@
 //!
 //! Avro specification 1.11, "Binary Encoding".
 
+use crate::form::{put_value, Form};
 use crate::input::{require, Refused, Taken};
-use crate::table::{Form, TableLayout};
+use crate::table::TableLayout;
 
 /// The null of a union, also the end of an array.
 pub const NULL: u8 = 0;
@@ -51,8 +52,8 @@ pub fn put_optional(out: &mut Vec<u8>, number: Option<i64>) {
 
 /// The part of a key that all rows of a partition share. Refuses what does not look as its types have it.
 pub fn put_partition(out: &mut Vec<u8>, table: &TableLayout, partition_key: &[u8]) -> Taken<()> {
-    if let [form] = table.partition[..] {
-        return put_copied(out, form, partition_key);
+    if let [form] = &table.partition[..] {
+        return put_value(out, form, partition_key);
     }
     // CompositeType: of each component UInt16 length, bytes and a zero byte.
     let mut left = partition_key;
@@ -60,7 +61,7 @@ pub fn put_partition(out: &mut Vec<u8>, table: &TableLayout, partition_key: &[u8
         let (length, behind) = left.split_at_checked(2).ok_or(Refused)?;
         let (value, behind) =
             behind.split_at_checked(usize::from(length[0]) << 8 | usize::from(length[1])).ok_or(Refused)?;
-        put_copied(out, *form, value)?;
+        put_value(out, form, value)?;
         left = behind.get(1..).ok_or(Refused)?;
     }
     require(left.is_empty())
@@ -77,10 +78,10 @@ pub fn put_clustering(out: &mut Vec<u8>, table: &TableLayout, clustering: &[Opti
             None => out.push(NULL),
             Some(value) => {
                 out.push(VALUE);
-                match column.form.ok_or(Refused)? {
+                match column.form.as_ref().ok_or(Refused)? {
                     // Cassandra has one row for all of them, so the row has one key.
-                    Form::Double if is_nan(value) => out.extend(NAN),
-                    form => put_copied(out, form, value)?,
+                    Form::Floating(8) if is_nan(value) => out.extend(NAN),
+                    form => put_value(out, form, value)?,
                 }
             }
         }
@@ -90,38 +91,6 @@ pub fn put_clustering(out: &mut Vec<u8>, table: &TableLayout, clustering: &[Opti
 
 fn is_nan(value: &[u8]) -> bool {
     value.try_into().is_ok_and(|value| f64::from_be_bytes(value).is_nan())
-}
-
-fn put_copied(out: &mut Vec<u8>, form: Form, value: &[u8]) -> Taken<()> {
-    match form {
-        Form::Text => {
-            std::str::from_utf8(value).map_err(|_| Refused)?;
-            put_bytes(out, value);
-        }
-        Form::Bytes => put_bytes(out, value),
-        Form::Signed(length) => {
-            require(value.len() == length && (1..=8).contains(&length))?;
-            let negative = if value[0] & 0x80 == 0 { 0 } else { -1 };
-            put_long(out, value.iter().fold(negative, |number, byte| number << 8 | i64::from(*byte)));
-        }
-        Form::Date => {
-            let value: [u8; 4] = value.try_into().map_err(|_| Refused)?;
-            put_long(out, i64::from(u32::from_be_bytes(value)) - 0x8000_0000);
-        }
-        Form::Uuid => {
-            let value: [u8; 16] = value.try_into().map_err(|_| Refused)?;
-            put_uuid(out, &value);
-        }
-        Form::Boolean => {
-            require(value.len() == 1)?;
-            out.push(u8::from(value[0] != 0));
-        }
-        Form::Double => {
-            require(value.len() == 8)?;
-            out.extend(value.iter().rev());
-        }
-    }
-    Ok(())
 }
 
 /// A UUID as text with dashes.

@@ -8,6 +8,7 @@ mod answer;
 mod avro;
 mod core;
 mod digest;
+mod form;
 mod input;
 mod rows;
 mod run;
@@ -23,7 +24,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::core::{message_of, Core, Limits, Place};
-use crate::table::{ClusteringColumn, Column, Form, KnownColumns, TableLayout};
+use crate::form::Form;
+use crate::table::{ClusteringColumn, Column, KnownColumns, TableLayout};
 
 create_exception!(cassandra_cdc_native, CoreError, PyException, "The core panicked: its message.");
 
@@ -73,17 +75,13 @@ impl Table {
     }
 }
 
-fn form_of((number, length): PyForm) -> PyResult<Form> {
-    Ok(match (number, length) {
-        (1, _) => Form::Text,
-        (2, _) => Form::Bytes,
-        (3, 1 | 2 | 4 | 8) => Form::Signed(length),
-        (4, 4) => Form::Date,
-        (5, 16) => Form::Uuid,
-        (6, 1) => Form::Boolean,
-        (7, 8) => Form::Double,
-        _ => return Err(PyValueError::new_err(format!("no form of a key: {number} of {length} bytes"))),
-    })
+/// The form of a key's column. Python encodes the keys of tables with other types.
+fn form_of(form: PyForm) -> PyResult<Form> {
+    match form {
+        (1..=6, _) | (7, 8) => Form::of(&[form]),
+        _ => None,
+    }
+    .ok_or_else(|| PyValueError::new_err(format!("no form of a key: {} of {} bytes", form.0, form.1)))
 }
 
 fn fixed(length: i64) -> Option<usize> {

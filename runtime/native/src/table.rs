@@ -3,29 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::form::Form;
 use crate::input::{Input, Refused, Taken};
 
 /// Of lists of columns that are kept for one table: bytes that are not Cassandra's could make any number of them.
 const MAX_LISTS: usize = 256;
-
-/// How the CQL bytes of a key's column become Avro: the copied ones of `schemas/avro_forms.py`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Length and bytes, which have to be UTF-8.
-    Text,
-    /// Length and bytes.
-    Bytes,
-    /// A zigzag vint of the big-endian number of so many bytes.
-    Signed(usize),
-    /// A zigzag vint of the days since 1970.
-    Date,
-    /// Length and text with dashes.
-    Uuid,
-    /// One byte, 0 or 1.
-    Boolean,
-    /// The eight bytes backwards.
-    Double,
-}
 
 /// A clustering column: the fixed length of its values, if they have one, and its form in a key.
 #[derive(Debug, Clone)]

@@ -458,7 +458,7 @@ class ChangeAgent:
         if not provider.nodes:
             return None
         return ClusterView(
-            # Before the nodes: another thread replaces both, in the other order.
+            # Read before the nodes: the provider's thread replaces the nodes, and then this time.
             is_new=is_answered or provider.nodes_asked_at >= asked_at,
             peers=[Peer(each.host_id, each.address, each.data_center) for each in provider.nodes],
             replication=provider.replication,

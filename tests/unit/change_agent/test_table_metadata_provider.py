@@ -19,7 +19,7 @@ _TABLE = UUID(int=1)
 
 
 class _Answers(NodeConnection):
-    """A node with one table. `alter` turns on its `cdc`, and adds many columns."""
+    """A node with one table. `alter` turns on its `cdc`, and adds many columns; meanwhile another node joins."""
 
     def __init__(self) -> None:
         super().__init__(contact_points=[], port=0, username=None, password=None)
@@ -53,7 +53,7 @@ class _Answers(NodeConnection):
         return NodeSchema(node_id=UUID(int=9), schema={**lists, "types": [], "views": [], "dropped_columns": []})
 
     def others(self) -> list[Node]:
-        return []
+        return [Node(host_id=UUID(int=7), address="", version="", data_center="")] if self._altered else []
 
 
 @pytest.fixture
@@ -86,15 +86,19 @@ def test_what_cannot_be_stored_is_not_confirmed(
 ) -> None:
     """ALTER TABLE ...
 
-    WITH cdc = true while the disk is full. The earlier definition must not count as the present one.
+    WITH cdc = true while the disk is full. The earlier definition must not count as the present one. But the nodes of
+    the same answer are known: a resolved timestamp waits for the agent of a node that has joined.
     """
     before = _now(provider)
     assert before is not None and not before.tables[_TABLE].cdc
     database = history._opened()._database
     database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+    altered_at = time.monotonic()
     node.alter()
     time.sleep(0.002)
     assert _now(provider) is None
+    assert [each.host_id.int for each in provider.nodes] == [9, 7]
+    assert provider.nodes_asked_at > altered_at
     assert provider.known == before
     assert "cannot be written" in str(provider.problem)
     database.execute("PRAGMA max_page_count = 10000")

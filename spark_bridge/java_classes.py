@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["java_class"]
+__all__ = ["java_class", "keep_functions"]
+
+_LOOKED_UP_OFTEN: Final = ("functions", "org.apache.spark.sql.functions", "PythonUtils")
+"""The classes by the names with which PySpark looks them up for each expression of a column."""
 
 
 def java_class(jvm: Any, name: str) -> Any:
@@ -14,3 +17,25 @@ def java_class(jvm: Any, name: str) -> Any:
     searches all jars in vain, which takes milliseconds.
     """
     return getattr(jvm, name)
+
+
+class _KeptClass:
+    """A Java class whose members are looked up once."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._found, name)
+        setattr(self, name, member)
+        return member
+
+
+def keep_functions(jvm: Any) -> None:
+    """Keep the Java classes that PySpark uses for expressions of columns. `jvm`: as for `java_class`.
+
+    PySpark asks Java for the class and for its member again each time: for a mirror, a thousand calls a micro-batch.
+    """
+    for name in _LOOKED_UP_OFTEN:
+        if name not in vars(jvm):
+            setattr(jvm, name, _KeptClass(getattr(jvm, name)))

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.java_classes import java_class
 from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
@@ -38,6 +39,10 @@ class DeltaTable(LakeTable):
         super().__init__(spark, path, f"delta.{quoted(path)}")
 
     def _read(self) -> DataFrame | None:
+        jvm, session = self._spark.sparkContext._jvm, self._spark._jsparkSession  # noqa: SLF001  (PySpark cannot tell)
+        # Asked first: Spark makes a text of the failure to load, with all its causes, which takes longer than the rest.
+        if not java_class(jvm, "io.delta.tables.DeltaTable").isDeltaTable(session, self.path):
+            return None
         try:
             return self._spark.read.format("delta").load(self.path)
         except AnalysisException as error:

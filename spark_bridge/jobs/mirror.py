@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypedDict, Unpack
@@ -17,13 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 
 from schemas.errors import CdcError, ConfigError
 from schemas.hidden_columns import HiddenColumns
 from spark_bridge.errors import StateFileError, reason_of_spark
+from spark_bridge.java_classes import keep_functions
 from spark_bridge.jobs.arguments import refuse_interval, refuse_retention
-from spark_bridge.jobs.batch_session import own_session, pin_session, session_of_its_own
+from spark_bridge.jobs.batch_session import fit_session, own_session, pin_session, session_of_its_own
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.completeness import Completeness
 from spark_bridge.jobs.lake_table import TableFormat
@@ -249,6 +252,7 @@ def _run(
 ) -> MirrorSummary:
     checkpoint = given["checkpointLocation"]
     started = time.monotonic()
+    keep_functions(spark.sparkContext._jvm)  # noqa: SLF001  (PySpark has no public way)
     with own_session(spark) as own:
         pin_session(own)
         tables = steps.tables(own)
@@ -264,7 +268,12 @@ def _run(
     ends = _ends(parsed)
 
     def run() -> None:
-        stream = raw_stream(spark, given).writeStream.foreachBatch(steps.apply)
+        with ThreadPoolExecutor(1) as pool:
+            # While Spark starts the stream's Python process. A failure is not reported: the micro-batch meets it again.
+            pool.submit(steps.load_tables, spark)
+            read(raw_stream(spark, given).writeStream.foreachBatch(steps.apply))
+
+    def read(stream: DataStreamWriter) -> None:
         stream = stream.option("checkpointLocation", checkpoint)
         if is_to_be_repeated(checkpoint, partial(HadoopFolder, spark)):
             steps.unfinished.set()
@@ -397,6 +406,12 @@ class _Steps:
     def begun(self, spark: SparkSession) -> _Steps:
         """Prepare the tables. Return steps that know what the mirror keeps, which is looked up once a run."""
         return replace(self, settings=self._batch(self.tables(spark)).begin())
+
+    def load_tables(self, spark: SparkSession) -> None:
+        """Load the logs of the tables. The format keeps them, so that the first micro-batch need not load them."""
+        own = session_of_its_own(spark)
+        fit_session(own, 0, 0)
+        self.tables(own).load()
 
     def apply(self, batch: DataFrame, number: int) -> None:
         with self._lock:

@@ -223,6 +223,11 @@ class MirrorTables:
         self.changes: LakeTable = made(spark, f"{folder}/changes")
         self.history: LakeTable = made(spark, f"{folder}/history")
 
+    def load(self) -> None:
+        """Load the log of every existing Delta table. Iceberg keeps nothing that it has read (see `IcebergTable`)."""
+        for each in (self.rows, self.changes, self.history) if self.table_format == "delta" else ():
+            each.size_bytes()
+
     def compact(self) -> None:
         """Compact the small files of every existing table."""
         for each in (self.rows, self.changes, self.history):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
+from py4j.java_collections import JavaArray
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_bridge.java_classes import java_class
 
 __all__ = ["Folder", "FsspecFolder", "HadoopFolder"]
+
+_NOT_IN_NAMES: Final = "\0"
+"""No name of a file contains it."""
 
 
 class Folder(Protocol):
@@ -56,10 +60,17 @@ class HadoopFolder:
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         """Raises OSError if Spark has no such file system."""
-        jvm, session = spark.sparkContext._jvm, spark._jsparkSession  # noqa: SLF001  (PySpark has no file system of its own)
+        context, session = spark.sparkContext, spark._jsparkSession  # noqa: SLF001  (PySpark has no file system of its own)
+        jvm, gateway = context._jvm, context._gateway  # noqa: SLF001
         assert jvm is not None
+        assert gateway is not None
         self._path = java_class(jvm, "org.apache.hadoop.fs.Path")
+        self._paths = java_class(jvm, "org.apache.hadoop.fs.FileUtil")
+        self._joined = java_class(jvm, "org.apache.commons.lang3.StringUtils")
         self._lines = java_class(jvm, "org.apache.commons.io.IOUtils")
+        self._new_array = gateway.new_array
+        self._object = java_class(jvm, "java.lang.Object")
+        self._system = java_class(jvm, "java.lang.System")
         self._given = folder
         with _os_errors():
             self._folder = self._path(folder)
@@ -70,7 +81,8 @@ class HadoopFolder:
         with _os_errors():
             if not self._files.exists(self._folder):
                 return []
-            return [str(each.getPath().getName()) for each in self._files.listStatus(self._folder)]
+            paths = self._texts_of(self._paths.stat2Paths(self._files.listStatus(self._folder)))
+            return [each.rpartition("/")[2] for each in paths]
 
     def text(self, name: str) -> str:
         """See `Folder`."""
@@ -85,6 +97,15 @@ class HadoopFolder:
                 stream.write(bytearray(text.encode()))
             if not self._files.rename(unfinished, self._path(self._folder, name)):
                 raise OSError(f"{name} cannot be put there")
+
+    def _texts_of(self, found: JavaArray) -> list[str]:
+        """The elements of a Java array as texts, by one call: one for each of them takes longer than the listing."""
+        if not len(found):
+            return []
+        # Py4J finds no method for an array of another class than the method's own.
+        copied = self._new_array(self._object, len(found))
+        self._system.arraycopy(found, 0, copied, 0, len(found))
+        return str(self._joined.join(copied, _NOT_IN_NAMES)).split(_NOT_IN_NAMES)
 
     def address(self) -> str:
         """The folder's URL, for programs that do not know Spark's default file system; a plain path if it is local."""

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
 from schemas.errors import ConfigError
+from spark_bridge.java_classes import keep_functions
 from spark_bridge.jobs import iceberg_tables, kept_records
 from spark_bridge.jobs.batch_content import NO_CONTENT
 from spark_bridge.jobs.batch_session import at_once, session_of_its_own
@@ -408,6 +409,35 @@ def test_a_folder_is_named_with_its_file_system_unless_that_is_local(spark: Spar
     assert (folder.address(), folder.is_local()) == ("hdfs://127.0.0.1:9/lake/orders/checkpoint", False)
     assert folder.absolute() == "/lake/orders/checkpoint"
     assert HadoopFolder(on_hdfs, "lake").absolute().startswith("hdfs://127.0.0.1:9/user/")
+
+
+def test_a_folder_lists_files_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    """All names come as one text, so no name may be taken for two."""
+    folder = HadoopFolder(spark, str(tmp_path / "there"))
+    assert folder.names() == []
+    names = [*map(str, range(100)), "a b", "a, b", "line\nbreak", "ümlaut"]
+    (tmp_path / "there").mkdir()
+    assert folder.names() == []
+    for each in names:
+        (tmp_path / "there" / each).touch()
+    assert sorted(folder.names()) == sorted(names)
+
+
+def test_functions_of_columns_are_looked_up_once(spark: SparkSession) -> None:
+    """PySpark asks Java for the class of its functions, and for the function, for each expression. The classes that are
+    kept make the same expressions without that."""
+    jvm = spark.sparkContext._jvm
+    for each in ("functions", "org.apache.spark.sql.functions", "PythonUtils"):
+        vars(jvm).pop(each, None)
+    columns = [F.col("id"), F.struct("id", F.lit("x")), F.coalesce(F.col("id"), F.lit(1)) == 2]
+    keep_functions(jvm)
+    kept = {each: vars(jvm)[each] for each in ("functions", "org.apache.spark.sql.functions", "PythonUtils")}
+    again = [F.col("id"), F.struct("id", F.lit("x")), F.coalesce(F.col("id"), F.lit(1)) == 2]
+    assert [str(each) for each in again] == [str(each) for each in columns]
+    assert spark.range(3).select(*again).collect() == spark.range(3).select(*columns).collect()
+    keep_functions(jvm)
+    assert {each: vars(jvm)[each] for each in kept} == kept
+    assert "col" in vars(kept["org.apache.spark.sql.functions"])
 
 
 def test_steps_beside_each_other_do_not_take_each_others_settings(spark: SparkSession) -> None:

@@ -93,8 +93,7 @@ def parse_contact_point(text: str) -> ContactPoint:
 
 def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | None = None) -> SystemSchema:
     """The rows of a node's `system_schema`, in the form of a schema file. Raises SchemaFetchError."""
-    from cassandra import DriverException
-    from cassandra.cluster import NoHostAvailable
+    from clients.driver_errors import NO_ANSWER
 
     host, port = contact_point
     try:
@@ -102,7 +101,7 @@ def fetch_schema(contact_point: ContactPoint, credentials: tuple[str, str] | Non
             return {name: [_json_row(row) for row in session.execute(select)] for name, select in SELECTS.items()}
     except UnicodeError as error:  # a name such as `a..b`, which is not even looked up
         raise SchemaFetchError(f"{host!r} is no host name ({one_line(error)}); check --contact-point") from error
-    except (NoHostAvailable, DriverException, OSError) as error:
+    except NO_ANSWER as error:
         raise SchemaFetchError(
             f"cannot read the schema from {host}:{port} (is the node up, is this its CQL port?): {one_line(error)}"
         ) from error

@@ -16,9 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import httpx
-from cassandra import DriverException
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
-from cassandra.connection import ConnectionException
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import dict_factory
 
@@ -27,6 +25,7 @@ from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.prerequisites import java_home
 from cdc.sandbox.sandbox import Progress
+from clients.driver_errors import DRIVER_ERRORS
 from clients.node_errors import node_errors, one_line
 from runtime.short_java import short_java
 from schemas.errors import CdcError
@@ -63,7 +62,7 @@ def as_line_errors() -> Iterator[None]:
     except httpx.RequestError as error:
         request = f"{error.request.method} {error.request.url}"
         raise LineError(f"Pulsar did not answer {request}: {one_line(error)}; {_REMEDY}") from error
-    except (NoHostAvailable, DriverException, ConnectionException) as error:
+    except DRIVER_ERRORS as error:
         cause = node_errors(error, NoHostAvailable)[0]
         raise LineError(f"Cassandra did not do a request: {one_line(cause)}; {_REMEDY}") from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from cassandra import AuthenticationFailed, DriverException, Unauthorized
+from cassandra import AuthenticationFailed, Unauthorized
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.metadata import murmur3
@@ -21,6 +21,7 @@ from cassandra.query import dict_factory
 from change_agent.configuration.connections import cassandra_tls
 from change_agent.configuration.server_options import CassandraOptions
 from change_agent.schema.schema_history import NodeSchema
+from clients.driver_errors import NO_ANSWER
 from clients.node_errors import node_errors, one_line
 from clients.tls import certificate_refusal
 from schemas.errors import CdcError
@@ -29,8 +30,6 @@ from schemas.truncation import Truncation, truncations_of
 
 __all__ = ["CHECK_LOGIN", "LocalState", "Node", "NodeConnection", "NodeUnavailableError", "token_of"]
 
-# Exceptions of the driver that mean that the node does not answer now.
-_UNAVAILABLE: Final = (DriverException, NoHostAvailable, OSError, UnicodeError)
 _TIMEOUT_S: Final = 10.0
 CHECK_LOGIN: Final = "; check username and password"
 """The end of the text of a NodeUnavailableError whose node answers, and refuses the login."""
@@ -189,7 +188,7 @@ class NodeConnection:
     def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[_Answer]:
         try:
             return list(self._connected().execute(query, timeout=timeout_s))
-        except _UNAVAILABLE as error:
+        except NO_ANSWER as error:
             # A session whose node restarted under another address never recovers; a new one does.
             self.close()
             addresses = ", ".join(self._contact_points)

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, OperationTimedOut
+from cassandra import AuthenticationFailed, ConsistencyLevel, InvalidRequest, OperationTimedOut
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
-from cassandra.connection import ConnectionException
 from cassandra.policies import (
     ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
@@ -28,6 +27,7 @@ from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage
 from cassandra.query import BoundStatement, PreparedStatement, dict_factory
 
+from clients.driver_errors import NO_ANSWER
 from clients.node_errors import node_errors
 from clients.tls import certificate_refusal
 from runtime.notices import Notices
@@ -55,10 +55,10 @@ _VERSION_FOR_S: Final = 1.0
 # After so long without any answer, the nodes may all have other addresses: the driver keeps those that it found at the
 # start, and never resolves the names again.
 _CONNECT_AGAIN_S: Final = 30.0
+# Also those of a secure connect bundle.
+_UNUSABLE: Final[tuple[type[Exception], ...]] = (*NO_ANSWER, ValueError, KeyError)
 # Parts of a node's message when it could not look up the password. The second one is of older versions.
 _UNDECIDED: Final = ("Unable to perform authentication", "Error during authentication of user")
-# The driver converts some errors of a server into its own exceptions. It raises the others as protocol messages.
-_FAILURES: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +156,11 @@ class CassandraClient:
         """A new session. Raises as `connect`."""
         try:
             cluster = self._new_cluster()
-        except (DriverException, OSError, ValueError, KeyError) as error:
+        except _UNUSABLE as error:
             raise self._new_cluster_error(error) from error
         try:
             session = cluster.connect()
-        except (NoHostAvailable, DriverException, OSError) as error:
+        except NO_ANSWER as error:
             known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
             cluster.shutdown()
             if known and self._options.local_dc and self._options.local_dc not in known:
@@ -216,7 +216,7 @@ class CassandraClient:
         """Rows of a SELECT from a system keyspace, decoded, by column name. Raises FetchError."""
         try:
             rows = list(self._open_session().execute(select, values, execution_profile=_SYSTEM_PROFILE))
-        except _FAILURES as error:
+        except NO_ANSWER as error:
             reason = self._connect_again(error) if isinstance(error, NoHostAvailable) else reason_of(error)
             raise FetchError("system_schema", reason) from error
         self._reached_at, self._connect_failure = time.monotonic(), ""
@@ -260,7 +260,7 @@ class CassandraClient:
                 host=asked.response_future.coordinator_host,
             )
             local, peers = list(asked), list(others)
-        except _FAILURES as error:
+        except NO_ANSWER as error:
             raise FetchError("system.peers", reason_of(error)) from error
         found = [row["schema_version"] for row in (*local, *(each for each in peers if each["host_id"] not in down))]
         return {version for version in found if isinstance(version, UUID)}
@@ -283,7 +283,7 @@ class CassandraClient:
                 # Such a node may not have truncated the table yet, and may answer reads before it does.
                 failure, silent[host.host_id] = error, None
                 continue
-            except _FAILURES as error:
+            except NO_ANSWER as error:
                 failure = error
                 continue
             found[row["host_id"]] = truncations_of(row["truncated_at"]).get(table_id)
@@ -300,7 +300,7 @@ class CassandraClient:
         """Prepare a statement. Raises FetchError with `refresh_schema`, because the table may have changed."""
         try:
             return self._open_session().prepare(select)
-        except _FAILURES as error:
+        except NO_ANSWER as error:
             invalid = isinstance(error, InvalidRequest)
             raise FetchError(select, reason_of(error), refresh_schema=True, is_invalid=invalid) from error
 

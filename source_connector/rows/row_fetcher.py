@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.protocol import OverloadedErrorMessage, ServerError
+from cassandra.connection import ConnectionException
+from cassandra.protocol import IsBootstrappingErrorMessage, OverloadedErrorMessage, ServerError
 
 from clients.node_errors import node_errors
 from runtime.notices import Notices
@@ -57,6 +58,15 @@ _HIGHER: Final = ReadLevel.HIGHER
 # If answers have more rows than this for each requested key, products of keys cost more than they save.
 _MAX_SURPLUS: Final = 3.0
 _SURPLUS_FADES: Final = 0.98
+# Nodes that are down or have too much to do. The last three are the answer when a node has forgotten the statement, and
+# was asked to prepare it again.
+_OUTAGES: Final = (
+    NoHostAvailable,
+    Unavailable,
+    ConnectionException,
+    OverloadedErrorMessage,
+    IsBootstrappingErrorMessage,
+)
 # How often to look for statements that must give up their slots.
 _SLOTS_CHECK_S: Final = 0.25
 # How many texts a statement may have in turn. Cassandra keeps every prepared text for a while.
@@ -237,7 +247,7 @@ class RowFetcher:
         failed_inside = [isinstance(each, ServerError) for each in node_errors(outcome, NoHostAvailable)]
         if any(failed_inside):
             self._prepare_as_others(table, statement.wording)
-        is_outage = isinstance(outcome, NoHostAvailable | Unavailable) and not all(failed_inside)
+        is_outage = isinstance(outcome, _OUTAGES) and not all(failed_inside)
         if isinstance(outcome, InvalidRequest):
             self._invalid(table, len(reads), outcome)
         if len(reads) > 1 and (not is_outage or any(failed_inside)):
@@ -346,7 +356,7 @@ class RowFetcher:
             lane.limit.overloaded()
             self._leave_out(statement, time.monotonic())
             return
-        if isinstance(outcome, NoHostAvailable) and any(
+        if isinstance(outcome, Exception) and any(
             isinstance(each, OverloadedErrorMessage) for each in node_errors(outcome, NoHostAvailable)
         ):
             lane.limit.overloaded()

@@ -16,7 +16,6 @@ import pyarrow as pa
 from cassandra import (
     AuthenticationFailed,
     ConsistencyLevel,
-    DriverException,
     InvalidRequest,
     UnresolvableContactPoints,
 )
@@ -27,6 +26,7 @@ from cassandra.protocol import ProtocolHandler, ResultMessage, SyntaxException, 
 from cassandra.query import PreparedStatement, dict_factory
 from pyspark.sql import DataFrame, SparkSession
 
+from clients.driver_errors import DRIVER_ERRORS, NO_ANSWER
 from clients.node_errors import node_errors, one_line
 from clients.tls import certificate_refusal
 from schemas.avro_names import avro_names
@@ -107,7 +107,7 @@ class CassandraAccess:
         with self._cluster(as_bytes=as_bytes) as cluster:
             try:
                 session = cluster.connect()
-            except (NoHostAvailable, DriverException, OSError) as error:
+            except NO_ANSWER as error:
                 raise CassandraReadError(self.address, self._refusal(cluster, error)) from None
             if as_bytes:
                 session.client_protocol_handler = _RawProtocolHandler
@@ -174,7 +174,7 @@ def find_table(access: CassandraAccess, keyspace: str, table: str) -> TableMetad
                 ]
                 for name in ("tables", "columns", "types", "dropped_columns")
             }
-    except DriverException as error:
+    except DRIVER_ERRORS as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
     return next((each for each in tables_of(schema).values() if each.name == table), None)
 
@@ -185,7 +185,7 @@ def _table_names(access: CassandraAccess) -> list[str]:
         with access.session() as session:
             rows = session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
             return [f"{row['keyspace_name']}.{row['table_name']}" for row in rows]
-    except DriverException as error:
+    except DRIVER_ERRORS as error:
         raise CassandraReadError(access.address, f"the schema cannot be read ({one_line(error)})") from None
 
 
@@ -194,7 +194,7 @@ def host_ids(access: CassandraAccess) -> frozenset[UUID]:
     try:
         with access.session() as session:
             rows = [row for each in ("local", "peers") for row in session.execute(f"SELECT host_id FROM system.{each}")]
-    except DriverException as error:
+    except DRIVER_ERRORS as error:
         raise CassandraReadError(access.address, f"does not name its nodes ({one_line(error)})") from None
     return frozenset(row["host_id"] for row in rows if row["host_id"] is not None)
 
@@ -242,7 +242,7 @@ def check_predicate(access: CassandraAccess, table: TableMetadata, where: str) -
             session.prepare(RangeReader(access, table, keys_only=True, where=where).statement)
     except (InvalidRequest, SyntaxException) as error:
         raise ConfigError.of("where", f"{where!r} is refused by Cassandra ({one_line(error)})") from None
-    except (NoHostAvailable, DriverException) as error:
+    except DRIVER_ERRORS as error:
         raise CassandraReadError(
             access.address, f"cannot be asked about {table.full_name} ({one_line(error)})"
         ) from None
@@ -314,7 +314,7 @@ class RangeReader:
                 if len(rows) == _ROWS_PER_BATCH:
                     yield _batch(rows)
                     rows = []
-        except (NoHostAvailable, DriverException) as error:
+        except DRIVER_ERRORS as error:
             place = f"{self._access.address}, {self._table.full_name}, tokens ({low}, {high}]"
             raise CassandraReadError(place, f"cannot be read ({one_line(error)})") from None
         if rows:

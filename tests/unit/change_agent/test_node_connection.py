@@ -8,8 +8,17 @@ from uuid import UUID
 
 import pytest
 from cassandra.cluster import Cluster
+from cassandra.connection import ConnectionException, ProtocolError
 from cassandra.policies import LoadBalancingPolicy, SimpleConvictionPolicy
 from cassandra.pool import Host
+from cassandra.protocol import (
+    ConfigurationException,
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    ProtocolException,
+    ServerError,
+)
 
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
 from schemas.system_schema import Row
@@ -123,3 +132,37 @@ def test_all_queries_of_a_connection_go_to_the_same_contact_point(monkeypatch: p
     # In turns, the cluster's nodes would be one node's `system.local` and another one's `system.peers`.
     assert first == ["127.0.0.1"] * 4
     assert next(policy.make_query_plan()).address == "127.0.0.2"
+
+
+class _Refusing:
+    """A node that answers every query with the same error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def execute(self, query: str, timeout: float) -> Sequence[Row]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProtocolException(0x0A, "Invalid message", None),
+        ServerError(0, "java.lang.NullPointerException", None),
+        OverloadedErrorMessage(0x1001, "Too many in flight", None),
+        IsBootstrappingErrorMessage(0x1002, "Cannot read from a bootstrapping node", None),
+        ConfigurationException(0x2300, "Unrecognized strategy option", None),
+        ErrorMessage(0x7777, "an error of a later version", None),
+        ConnectionException("Got unexpected message"),
+        ProtocolError("Received negative body length"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_any_error_that_a_node_answers_means_that_it_does_not_answer_now(error: Exception) -> None:
+    """The driver raises these as they are. They ended the thread that reads the schema, and so the agent."""
+    connection = NodeConnection(contact_points=["127.0.0.1"], port=9042, username=None, password=None)
+    connection._session = _Refusing(error)
+    with pytest.raises(NodeUnavailableError, match=r"^Cassandra at 127\.0\.0\.1 port 9042: ") as raised:
+        connection.local()
+    assert str(error) in str(raised.value)
+    assert not raised.value.is_refusal

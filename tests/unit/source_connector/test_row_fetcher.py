@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.protocol import OverloadedErrorMessage, ServerError
+from cassandra.connection import ConnectionException
+from cassandra.protocol import IsBootstrappingErrorMessage, OverloadedErrorMessage, ServerError
 
 from schemas.errors import CdcError
 from schemas.mutation_event import MutationKind
@@ -275,6 +276,26 @@ def test_nodes_that_say_they_are_overloaded_have_fewer_statements_in_flight() ->
     assert case.fetcher.in_flight_limit < before
     (error,) = (outcome for _, outcome in case.over)
     assert isinstance(error, FetchError) and error.is_outage
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        OverloadedErrorMessage(0x1001, "Too many in flight", None),
+        IsBootstrappingErrorMessage(0x1002, "Cannot read from a bootstrapping node", None),
+        ConnectionException("Got unexpected response when preparing statement"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_node_that_cannot_prepare_a_statement_again_is_an_outage(away: Exception) -> None:
+    """The driver raises its answer as it is, and asks no other node. Single reads would only be more work for it."""
+    case = Case()
+    before = case.fetcher.in_flight_limit
+    case.start((1,), (2,))
+    case.answer(away)
+    errors = [outcome for _, outcome in case.over]
+    assert [isinstance(error, FetchError) and error.is_outage for error in errors] == [True, True]
+    assert (case.fetcher.in_flight_limit < before) == isinstance(away, OverloadedErrorMessage)
 
 
 _FAILED_INSIDE = ServerError(0, "java.lang.ArrayIndexOutOfBoundsException", {})

@@ -7,16 +7,17 @@ import struct
 from uuid import UUID, uuid4
 
 import pytest
-from cassandra.cluster import Cluster, NoHostAvailable
+from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.connection import DefaultEndPoint
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
+from cassandra.protocol import ProtocolException
 
 from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, find_table, token_ranges
+from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, find_table, host_ids, token_ranges
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -73,6 +74,25 @@ def test_a_data_center_without_nodes_is_told() -> None:
     assert said[1].startswith("does not answer (")
     down = NoHostAvailable("Unable to connect to any servers", {"h": OSError("refused")})
     assert CassandraAccess(contact_points=("h",))._refusal(Cluster(), down) == "does not answer (refused)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NoHostAvailable("none", {"h": OSError("refused")}), ProtocolException(0x0A, "Invalid message", None)],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_node_that_goes_away_after_the_connection_is_told(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Jobs ended in a traceback when the schema was not answered."""
+
+    def refuse(session: Session, *query: object) -> None:
+        raise error
+
+    access = CassandraAccess(contact_points=("127.0.0.1",))
+    monkeypatch.setattr(Cluster, "connect", lambda cluster: Session.__new__(Session))
+    monkeypatch.setattr(Session, "execute", refuse)
+    for ask in (lambda: find_table(access, "shop", "t"), lambda: host_ids(access)):
+        with pytest.raises(CassandraReadError, match=r"^Cassandra at 127\.0\.0\.1:9042: "):
+            ask()
 
 
 def _column(name: str, kind: ColumnKind, text: str) -> ColumnMetadata:

@@ -149,6 +149,8 @@ def resume_progress(table: str | None, path: Path | None, working_dir: Path | No
     directory = _working_dir(path, working_dir)
     if table is not None and not all(table.partition(".")[::2]):
         raise ConfigError.of("TABLE", f"{table!r} is not KEYSPACE.TABLE")
+    if only_list and table is not None:
+        raise ConfigError.of("--list", "prints the stops of all tables: leave TABLE out")
     found = read_stops(directory) if only_list else remove_stops(directory, table)
     for name, reason in sorted(found.items()):
         click.echo(f"{'all tables' if name == '*' else name}: {reason}")

@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from cdc.commands.given_options import refuse_given, refuse_without
 from cdc.commands.option_types import LONGEST_S, FiniteRange
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.source_keeper import SourceKeeper
@@ -95,6 +96,8 @@ def _broker(command: Callable[..., None]) -> Callable[..., None]:
     def with_pulsar(
         *, service_url: str, admin_url: str, auth_plugin: str, auth_params: str, trust_certs: str, **others: object
     ) -> None:
+        if not auth_plugin:
+            refuse_without("--auth-plugin", "auth_params")
         pulsar = _Pulsar(
             service_url=service_url,
             admin_url=admin_url,
@@ -248,6 +251,8 @@ def watch(path: Path | None, interval: float, patience: float, once: bool) -> No
     cdc connector watch --config line.yaml
     cdc connector watch --config line.yaml --once
     """
+    if once:
+        refuse_given("has no effect with --once, which checks once and waits for no start", "interval", "patience")
     config = line_of(path)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

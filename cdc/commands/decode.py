@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import click
 
+from cdc.commands.given_options import refuse_given, refuse_without
 from cdc.schema_source import fetch_schema, load_schema, parse_contact_point, save_schema
 from cdc.segment_printer import FORMATS, SegmentPrinter, StartPosition, tables_named
 from cdc.segment_stats import SegmentStats
@@ -25,6 +27,9 @@ from schemas.system_schema import tables_of
 from schemas.table_metadata import TableMetadata
 
 __all__ = ["decode"]
+
+# Parameters of options that are about the output for a segment.
+_OF_SEGMENTS: Final = ("output_format", "table_names", "start", "stats", "as_json", "commitlog_options_file")
 
 
 @click.command()
@@ -99,6 +104,12 @@ def decode(
     cdc decode cdc_raw/*.log --schema schema.json --format events
     cdc decode cdc_raw/*.log --schema schema.json --stats
     """
+    if stats:
+        refuse_given("has no effect with --stats, which prints no mutation", "output_format")
+    if contact_point is None and username is not None:
+        refuse_without("--contact-point", "username", "password_file")
+    if not segments and write_schema is not None:
+        refuse_without("a SEGMENT", *_OF_SEGMENTS)
     problems = _problems(segments, schema_file, contact_point, username, password_file, write_schema)
     if as_json and not stats:
         problems.append(ConfigProblem(option="--json", reason="is for --stats; --format mutations prints JSON itself"))

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cdc.commands.given_options import refuse_given
 from cdc.health.completeness import ResolvedLine
 from cdc.health.line_config import LineConfig
 from cdc.health.this_line import line_of, line_option
@@ -42,6 +43,10 @@ def resolved(path: Path | None, tables: tuple[str, ...], as_json: bool, promethe
         keyspace, _, name = table.partition(".")
         if not keyspace or not name:
             raise ConfigError.of("TABLE", f"{table!r} is not KEYSPACE.TABLE")
+    if listen is not None:
+        refuse_given("has no effect with --listen, which serves the metrics of Prometheus", "as_json", "prometheus")
+    if prometheus:
+        refuse_given("has no effect with --prometheus, which prints no JSON", "as_json")
     config = line_of(path)
     if listen is not None:
         _serve(config, listen, tables)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdc.commands.given_options import refuse_without
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
@@ -129,6 +130,10 @@ def verify_command(
       --service-url pulsar://broker:6650 --admin-url http://broker:8080 \\
       --topic data-shop.orders --table shop.orders --contact-point 10.0.0.1
     """
+    if sample is None:
+        refuse_without("--sample", "sample_seed")
+    if not repair:
+        refuse_without("--repair", "events_prefix")
     from spark_bridge.jobs.verify import verify
 
     keyspace, name = _table_name(table)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import click
 
+from cdc.commands.given_options import refuse_without
 from cdc.commands.spark_folders import local_folder
 from schemas.errors import CdcError, ConfigError
 
@@ -90,6 +91,18 @@ _GIVEN_AS: Final = {
 """By name of an argument of a job: the option of a command that gives it."""
 _TABLE_OPTION = click.option("--table", required=True, metavar="KEYSPACE.TABLE", help="The table in Cassandra.")
 _CONTACT_POINT = ("--contact-point", "contact_points")
+# Parameters of the options below that only the connection uses.
+_ACCESS: Final = (
+    "port",
+    "local_dc",
+    "username",
+    "consistency",
+    "tls",
+    "tls_trusted",
+    "tls_certificate",
+    "tls_key",
+    "tls_any_hostname",
+)
 _CASSANDRA_OPTIONS = together(
     click.option(
         "--port", default=9042, show_default=True, type=click.IntRange(1, 65535), help="Cassandra's CQL port."
@@ -163,6 +176,7 @@ def _with_access(command: _Command) -> _Command:
         from spark_bridge.jobs.cassandra_tls import CassandraTls
 
         if not contact_points:
+            refuse_without(_CONTACT_POINT[0], *_ACCESS)
             return command(access=None, **others)
         wanted = tls or tls_any_hostname or any((tls_trusted, tls_certificate, tls_key))
         encryption = CassandraTls(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdc.commands.given_options import refuse_given
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
@@ -128,6 +129,8 @@ def resync_command(
     for option, value in (("--mirror", mirror_target), ("--topic", topic)):
         if value is not None and len(tables) != 1:
             raise ConfigError.of(option, "belongs to one table: give one --table")
+    if topic is not None:
+        refuse_given("has no effect with --topic, which names the data topic", "data_prefix")
     wrong = [each for each in tables if "." not in each.strip(".")]
     if wrong:
         raise ConfigError.of("--table", f"{wrong[0]!r} is not KEYSPACE.TABLE")

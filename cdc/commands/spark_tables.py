@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import click
 
+from cdc.commands.given_options import refuse_given, refuse_without
 from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_folders import check_output, check_writable
@@ -191,6 +192,10 @@ def latest_command(
     """
     if as_of is not None and target is not None:
         raise click.UsageError("--as-of reads the topic alone: leave --mirror out, or query the mirror's history")
+    if output is None:
+        refuse_without("--output", "output_format")
+    else:
+        refuse_given("has no effect with --output, which writes every row", "limit")
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
     from spark_bridge.jobs.mirror_state import MirrorTables

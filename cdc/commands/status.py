@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from cdc.commands.given_options import refuse_without
 from cdc.commands.option_types import LONGEST_S, FiniteRange
 from cdc.health.findings import Level, Section, level_of
 from cdc.health.line_status import line_status
@@ -39,6 +40,8 @@ def status(context: click.Context, path: Path | None, watch: bool, interval: flo
     cdc status
     cdc status --config line.yaml --watch
     """
+    if not watch:
+        refuse_without("--watch", "interval")
     config = line_of(path)
     while True:
         sections = with_hint(line_status(config), path)

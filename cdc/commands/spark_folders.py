@@ -12,7 +12,6 @@ from schemas.errors import ConfigError
 __all__ = ["check_output", "check_writable", "local_folder"]
 
 _OF_FILES: Final = ("parquet", "json", "avro", "csv", "orc", "text", "xml")
-# Iceberg writes to a table of a catalog, and not to a folder.
 _FORMATS: Final = (*_OF_FILES, "delta", "noop")
 
 
@@ -46,6 +45,12 @@ def check_output(path: str | None, name: str, *, has_own_jars: bool) -> None:
     from spark_bridge.spark_home import configured_elsewhere
 
     is_open = has_own_jars or "." in name or _is_submitted() or configured_elsewhere() is not None
+    if name.lower() == "iceberg" and not is_open:
+        reason = (
+            "'iceberg' is a format of tables in a catalog, and --output is a folder; use delta or parquet, or keep an Iceberg "
+            "table by `cdc spark mirror --format iceberg`"
+        )
+        raise ConfigError.of("--output-format", reason)
     if name.lower() not in _FORMATS and not is_open:
         reason = f"{name!r} is no format that Spark can write here; choose one of {', '.join(_FORMATS)}, or give the --jars of another one"
         raise ConfigError.of("--output-format", reason)

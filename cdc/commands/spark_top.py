@@ -69,11 +69,14 @@ def top_command(
       --topic data-shop.orders --minutes 10
     """
     from spark_bridge.topics.options import BridgeOptions
+    from spark_bridge.topics.unmatched import unmatched_reason
 
     _check_choice(topic, topics_pattern, named(more))
     options = read_options(service_url, admin_url, more, topic=topic, topicsPattern=topics_pattern)
-    if topics_pattern is not None:
-        BridgeOptions.from_mapping(options, {**WRITTEN, "topicsPattern": "--topics-pattern"})
+    parsed = BridgeOptions.from_mapping(options, {**WRITTEN, "topicsPattern": "--topics-pattern"})
+    unmatched = unmatched_reason(parsed)
+    if unmatched is not None and every is None:
+        raise ConfigError.of("--topics-pattern", unmatched)
     if topic is not None:
         check_topics(options)
     check_broker(options)
@@ -83,7 +86,8 @@ def top_command(
             found = _counted(options, minutes)
             complete = {each.topic: _complete(options, each.topic) for each in found}
             console.print(f"data topics, the last {minutes:g} minutes", style="bold")
-            for line in summary_lines(found, complete):
+            unmatched = None if found else unmatched_reason(parsed)
+            for line in [unmatched] if unmatched else summary_lines(found, complete):
                 console.print(line)
             if every is None:
                 break

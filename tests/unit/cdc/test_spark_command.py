@@ -117,6 +117,10 @@ def cdc(*arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[
             ["latest", *PULSAR, "--topic", "t", "--output", "x", "--output-format", "nope"],
             "--output-format: 'nope' is no format that Spark can write here; choose one of parquet, json, ",
         ),
+        (
+            ["latest", *PULSAR, "--topic", "t", "--output", "x", "--output-format", "Iceberg"],
+            "use delta or parquet, or keep an Iceberg table by `cdc spark mirror --format iceberg`",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], line: str) -> None:
@@ -322,6 +326,45 @@ def test_a_broker_that_does_not_answer_is_told_before_spark_starts(
         "cdc: Pulsar at pulsar://127.0.0.1:1: the broker does not answer ([Errno 111] Connection refused); start it or check "
         "the option --service-url"
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("data-shp[.].*", "; did you mean data-shop.items or data-shop.orders_by_customer_and_day?"),
+        (
+            "shop.*",
+            "; the topics there are cdc-events-shop.orders, data-shop.items, data-shop.orders_by_customer_and_day, ...",
+        ),
+    ],
+)
+def test_a_pattern_that_no_topic_matches_is_told_with_the_topics_that_there_are(pattern: str, hint: str) -> None:
+    """It was `no record`, as for topics where nothing changes."""
+    topics = (
+        "data-shop.orders_by_customer_and_day",
+        "data-shop.items",
+        "cdc-events-shop.orders",
+        "rows-shop.items",
+        "__x",
+    )
+    listed = [f"persistent://public/default/{each}" for each in topics]
+    namespace = "/admin/v2/persistent/public/default"
+    pages = {namespace: page([*listed, f"{listed[0]}-partition-0"]), f"{namespace}/partitioned": page([listed[0]])}
+    broker = ["--service-url", "pulsar://127.0.0.1:1"]
+    with serving(pages) as url:
+        done = CliRunner().invoke(spark, ["top", *broker, "--admin-url", url, "--topics-pattern", pattern])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert str(done.exception) == f"--topics-pattern: no topic of public/default matches {pattern!r}{hint}"
+
+
+def test_a_namespace_without_topics_is_told() -> None:
+    """Pulsar's own topics are not counted."""
+    namespace = "/admin/v2/persistent/a/b"
+    pages = {namespace: page([]), f"{namespace}/partitioned": page(["persistent://a/b/__change_events"])}
+    with serving(pages) as url:
+        where = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", url]
+        done = CliRunner().invoke(spark, ["top", *where, "--topics-pattern", "persistent://a/b/data-.*"])
+    assert str(done.exception) == "--topics-pattern: no topic of a/b matches 'data-.*', and it has no topic"
 
 
 def test_an_address_that_is_not_the_brokers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -386,8 +386,10 @@ def _stop_while_read_again(folder: Path, stored: StoredSegment) -> None:
 
 def _is_kept_until_acknowledged(agent: StagedAgent, waiting: Path) -> None:
     """Check that the mended segment, whose three events came after two, is deleted only when they are acknowledged."""
+    key = key_of_reading_again(_ID)
+    wait_until(lambda: agent.stored_now().segments.keys() == {key}, "the second reading is stored")
     time.sleep(0.1)
-    assert waiting.exists() and agent.stored_now().segments.keys() == {key_of_reading_again(_ID)}
+    assert waiting.exists() and agent.stored_now().segments.keys() == {key}
     agent.positions.acknowledge(tracked_entries(agent.published[2:]), 3, 0)
     wait_until(lambda: not waiting.exists(), "it is deleted")
 

@@ -433,9 +433,11 @@ def test_a_truncation_that_a_lost_machine_could_not_publish_is_published_by_the_
         wait_until(lambda agent=agent: len(agent.published) >= 4 and agent.positions.events == 0, "it is read")
         agent.index(_ID + turn, f"{len(content)}\nCOMPLETED")
         wait_until(lambda agent=agent: agent.files() == [], "it is deleted")
+        count = 0 if is_refused and not turn else _PARTITIONS
+        wait_until(lambda count=count: len(topics.sent) == count, "the truncation is sent")
         time.sleep(0.3)
         _stop_with_copy(agent, copy)
-        assert len(topics.sent) == (0 if is_refused and not turn else _PARTITIONS)
+        assert len(topics.sent) == count
 
 
 def test_published_truncations_survive_a_loss_of_power(

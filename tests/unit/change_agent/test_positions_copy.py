@@ -293,6 +293,7 @@ def test_an_agent_that_takes_over_asks_the_node_for_the_schema_that_the_other_on
     agent.segment(_ID, content, f"{len(content)}\nCOMPLETED")
     tables.answers = False
     agent.start()
+    wait_until(lambda: bool(tables.missing), "the part that the other one has read is known to be missing")
     time.sleep(0.3)
     assert (agent.published, agent.segments.has_listed, tables.missing) == ([], False, [(_ID, 150)])
     tables.answers = True

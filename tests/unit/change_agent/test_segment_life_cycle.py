@@ -222,6 +222,7 @@ def test_while_positions_cannot_be_stored_no_segment_is_deleted(
     agent.segment(_ID, segment_bytes(_ID, [payloads(3)]), "9\nCOMPLETED")
     agent.start()
     wait_until(lambda: len(agent.published) == 3, "events go on")
+    wait_until(lambda: bool(caplog.records), "storing fails")
     time.sleep(0.1)
     assert len(agent.files()) == 2
     assert [each.getMessage() for each in caplog.records] == [
@@ -294,6 +295,7 @@ def test_a_segment_that_went_before_the_newest_positions_were_damaged_is_not_tak
     newest.write_bytes(newest.read_bytes()[:-3])
     after = StagedAgent(tmp_path, MemoryTables(GOLDEN.tables()))
     after.start()
+    wait_until(lambda: _ID in after.stored_now().finished, "it is finished")
     time.sleep(0.3)
     after.stop()
     assert after.gaps == [] and after.metrics.segments_gone_unread == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -128,21 +129,24 @@ def test_a_change_that_comes_during_a_write_waits_for_the_next_one() -> None:
     """The write that runs may have begun without it."""
     contents: list[int] = []
     changes = [0]
+    lock, all_have_come = threading.Lock(), threading.Event()
 
     def write() -> None:
         seen = changes[0]
-        time.sleep(0.05)
+        assert all_have_come.wait(20)
         contents.append(seen)
 
     file = SharedWrite(write, gather_s=0.0)
 
-    def change(number: int) -> bool:
-        time.sleep(number / 500)
-        changes[0] = mine = max(changes[0], number)
-        file.note_change()
+    def change() -> bool:
+        with lock:
+            changes[0] = mine = changes[0] + 1
+            file.note_change()
+            if mine == 50:
+                all_have_come.set()
         file.run()
         return max(contents) >= mine
 
     with ThreadPoolExecutor(50) as threads:
-        assert all(threads.map(change, range(1, 51)))
+        assert all(threads.map(lambda _: change(), range(50)))
     assert len(contents) < 10

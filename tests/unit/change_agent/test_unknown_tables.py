@@ -28,6 +28,7 @@ def test_a_mutation_of_an_unknown_table_is_parked_and_its_segment_stays(
     tables.tables = {table_id: table for table_id, table in GOLDEN.tables().items() if table_id != unknown}
     agent.segment(_ID, segment_bytes(_ID, [[each.payload for each in ENTRIES]]), "9\nCOMPLETED")
     wait_until(lambda: agent.metrics.segments_finished == 1, "the segment is read")
+    wait_until(lambda: len(list(read_parked(agent.work))) == 5, "the mutations are stored")
     time.sleep(0.1)
     parked = list(read_parked(agent.work))
     assert len(parked) == agent.metrics.mutations_parked == 5

@@ -63,6 +63,7 @@ def test_a_live_segment_that_cannot_be_read_is_tried_when_its_index_moves_only(
     content[len(segment_bytes(_ID, [payloads(1)])) + 2] ^= 1
     agent.segment(_ID, bytes(content), str(len(content)))
     wait_until(lambda: agent.metrics.segments_unreadable == 1, "the fault is found")
+    wait_until(lambda: bool(agent.published and caplog.records), "it is told, and the event before it is published")
     time.sleep(0.2)
     assert (len(agent.published), len(caplog.records)) == (1, 1)
 

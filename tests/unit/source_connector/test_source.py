@@ -18,15 +18,17 @@ from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import Close
 from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.source import Inbox, _base_name, _tables_since
+from tests.topics.events_topic import wait_until
 
 
 def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 50 tables is looked up at the start: one missing answer counts for all of them."""
     asked: list[str] = []
+    goes_on = threading.Event()
 
     def hang(client: CassandraClient, select: str, values: Sequence[object] = ()) -> list[Mapping[str, object]]:
         asked.append(select)
-        time.sleep(1)
+        goes_on.wait(60)
         raise FetchError("system_schema", "OperationTimedOut")
 
     monkeypatch.setattr(CassandraClient, "connect", lambda client: None)
@@ -43,11 +45,13 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
     source = assemble(SourceConfig.from_mapping(options)[0], None, inbox, host, "out")
     running = threading.Thread(target=source.run, daemon=True)
     running.start()
+    wait_until(lambda: bool(asked), "the first table is looked up")
     time.sleep(0.5)
     assert len(asked) == 1
     inbox.put(Close())
     running.join(timeout=0.5)
     assert not running.is_alive()
+    goes_on.set()
     time.sleep(1)
     assert len(asked) == 1
 

@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from uuid import UUID
@@ -53,6 +54,7 @@ from change_agent.positions.positions_writer import PositionsWriter
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.stops import EVERY_TABLE, Stops
 from change_agent.publishing.awaited_clearings import AwaitedClearings
+from change_agent.publishing.dropped_tables import DroppedTables, have_gone
 from change_agent.publishing.held_events import holds_events
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -168,6 +170,7 @@ class ChangeAgent:
             tables=self._present_names,
             on_damage=self._stops.note,
             awaited=self._awaited,
+            dropped=DroppedTables(self._producers.has_topic, partial(have_gone, self._provider)),
         )
         self._watcher: Final = CdcRawWatcher(
             config.cdc_raw_directory,

@@ -93,6 +93,9 @@ class AgentMetrics:
     bytes_sent: int = _counter("Bytes of the messages that the broker has")
     send_errors: int = _counter("Messages that were refused, and sent again")
     topics_held: int = _counter("Times that a topic could not be used and its events were held on disk")
+    held_events_dropped: int = _counter(
+        "Held events of dropped tables whose topics were deleted, which are not published"
+    )
     topics_lost: int = _counter(
         "Times that an events topic or its subscription was missing; a gap record names the events that may be lost"
     )

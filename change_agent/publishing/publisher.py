@@ -21,6 +21,7 @@ from change_agent.errors import PartitionsChangedError, PublishError, TopicLostE
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.awaited_clearings import AwaitedClearings
+from change_agent.publishing.dropped_tables import DroppedTables
 from change_agent.publishing.event_producers import EventProducers
 from change_agent.publishing.held_events import HELD_SUFFIX
 from change_agent.publishing.hold_limits import HoldLimits
@@ -38,6 +39,7 @@ from change_agent.publishing.publisher_inbox import (
     Reopened,
     Result,
     Stop,
+    Unwanted,
 )
 from change_agent.publishing.topic_files import TopicFiles
 from change_agent.publishing.topic_lane import TopicLane
@@ -88,6 +90,7 @@ class MutationPublisher(Stage):
         tables: Callable[[], Collection[tuple[str, str]]] = tuple,
         on_damage: Callable[[str, str], None] = lambda table, reason: None,
         awaited: AwaitedClearings | None = None,
+        dropped: DroppedTables | None = None,
     ) -> None:
         """`tables` returns the tables (keyspace, table) that may have events now.
 
@@ -130,6 +133,7 @@ class MutationPublisher(Stage):
         self._tables: Final = tables
         self._on_damage: Final = on_damage
         self._awaited: Final = awaited
+        self._dropped: Final = dropped
 
     def publish(self, events: Sequence[Outgoing]) -> None:
         """Send these events after all others. Room must be taken for them, and their entries must be tracked."""
@@ -222,6 +226,8 @@ class MutationPublisher(Stage):
                     if not topic.open(producers):
                         self._open(topic, _TURN_S)
                     self._ready[topic.name] = topic
+                case Unwanted():
+                    self._drop_held(message)
                 case Reopened(topic, lane, generation, producer):
                     topic.reopen(lane, generation, producer)
                     self._ready[topic.name] = topic
@@ -279,8 +285,31 @@ class MutationPublisher(Stage):
         return topic
 
     def _open(self, topic: TopicQueue, delay_s: float = 0.0) -> None:
-        self._in_background(
-            topic, topic.name, lambda: self._inbox.put(Opened(topic, self._producers.open(topic.name))), delay_s
+        self._in_background(topic, topic.name, lambda: self._opened(topic), delay_s)
+
+    def _opened(self, topic: TopicQueue) -> Opened | Unwanted:
+        """Open the topic, unless only unwanted events wait for it. Runs on a thread that opens. Raises PublishError."""
+        if self._dropped is not None and topic.held_bytes:
+            unwanted = self._dropped.unwanted(topic.name, topic.held_path)
+            if unwanted is not None:
+                return Unwanted(topic, unwanted)
+        return Opened(topic, self._producers.open(topic.name))
+
+    def _drop_held(self, unwanted: Unwanted) -> None:
+        """Drop the held events of dropped tables. If further events have come meanwhile, look again."""
+        topic, held = unwanted
+        if not topic.drop_held(held.size):
+            self._open(topic, _TURN_S)
+            return
+        for name in [name for name, each in self._topics.items() if each is topic]:
+            del self._topics[name]
+        self._ready.pop(topic.name, None)
+        self._metrics.held_events_dropped += held.events
+        _log.warning(
+            "%s does not exist any more, and its table was dropped: %d events that were held for it are not published, and the"
+            " topic is not made for them",
+            topic.name,
+            held.events,
         )
 
     def _take_result(self, result: Result) -> None:
@@ -428,14 +457,14 @@ class MutationPublisher(Stage):
         self._in_background(
             topic,
             f"{topic.name} partition {index}",
-            lambda: self._inbox.put(
-                Reopened(topic, lane, generation, self._producers.open_partition(topic.name, index))
-            ),
+            lambda: Reopened(topic, lane, generation, self._producers.open_partition(topic.name, index)),
             delay_s=_REOPENING.pause_s(lane.failures),
         )
 
-    def _in_background(self, topic: TopicQueue, what: str, task: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Run a task that blocks, on its own thread, until it succeeds or the publisher stops."""
+    def _in_background(
+        self, topic: TopicQueue, what: str, task: Callable[[], Opened | Unwanted | Reopened], delay_s: float = 0.0
+    ) -> None:
+        """Run a task that blocks, on its own thread, until it succeeds or the publisher stops. Post its result."""
 
         def run() -> None:
             self.stopping.wait(delay_s)
@@ -450,16 +479,19 @@ class MutationPublisher(Stage):
 
         threading.Thread(target=run, name="open", daemon=True).start()
 
-    def _try_until_done(self, topic: TopicQueue, task: Callable[[], None]) -> int | None:
-        """Run the task until it succeeds. Return how often it failed; None when the publisher stops first."""
+    def _try_until_done(self, topic: TopicQueue, task: Callable[[], Opened | Unwanted | Reopened]) -> int | None:
+        """Run the task until it succeeds. Return how often it failed; None when the publisher stops first, or if the
+        task opened nothing.
+        """
         failures = 0
         while not self.stopping.is_set():
             try:
-                task()
+                result = task()
             except PublishError as error:
                 failures += 1
                 self._inbox.put(Refused(topic, error.reason, isinstance(error, TopicLostError)))
                 self.stopping.wait(_OPENING.pause_s(failures))
             else:
-                return failures
+                self._inbox.put(result)
+                return None if isinstance(result, Unwanted) else failures
         return None

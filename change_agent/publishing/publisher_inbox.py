@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from change_agent.publishing.dropped_tables import UnwantedEvents
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.outgoing import Outgoing
 from change_agent.publishing.topic_lane import TopicLane
@@ -22,6 +23,7 @@ __all__ = [
     "Reopened",
     "Result",
     "Stop",
+    "Unwanted",
 ]
 
 
@@ -45,6 +47,13 @@ class Opened(NamedTuple):
 
     topic: TopicQueue
     producers: Sequence[EventProducer]
+
+
+class Unwanted(NamedTuple):
+    """A topic was not opened, because the events that are held for it are of tables that were dropped."""
+
+    topic: TopicQueue
+    held: UnwantedEvents
 
 
 class Reopened(NamedTuple):
@@ -111,4 +120,6 @@ class Stop(NamedTuple):
     """End the publisher's thread."""
 
 
-InboxMessage: TypeAlias = Batch | Result | Opened | Reopened | Refused | Changed | Checked | Lost | Moment | Stop
+InboxMessage: TypeAlias = (
+    Batch | Result | Opened | Unwanted | Reopened | Refused | Changed | Checked | Lost | Moment | Stop
+)

@@ -85,6 +85,12 @@ class TopicNotices:
         if not self._reason_of:
             self._reasons.clear()
 
+    def forget(self, topic: str) -> None:
+        """Note that a topic is not used any more."""
+        self._leave(topic)
+        if not self._reason_of:
+            self._reasons.clear()
+
     def held(self, topics: Collection[str], seconds: float, folder: Path) -> None:
         """Log that events of these topics are held. `seconds`: the longest time for which one could not be used."""
         if topics:

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from change_agent.metrics import TableMetrics
@@ -126,6 +127,11 @@ class TopicQueue:
     def held_bytes(self) -> int:
         """Bytes of the file of held events."""
         return self._files.held.size
+
+    @property
+    def held_path(self) -> Path:
+        """The file of held events."""
+        return self._files.held.path
 
     @property
     def events(self) -> int:
@@ -374,6 +380,14 @@ class TopicQueue:
             self._held_room.give_room_back(lane.events, lane.bytes)
             lane.clear()
         self._files.held.rewind()
+
+    def drop_held(self, size: int) -> bool:
+        """Remove the held events, and give the topic up. False if it has other events than these `size` bytes."""
+        if self.events or self.held_bytes != size:
+            return False
+        self._files.held.remove()
+        self._notices.forget(self.name)
+        return True
 
     def store(self) -> None:
         """Write the events that must go to the file, and acknowledge them."""

@@ -9,6 +9,7 @@ from change_agent.errors import PartitionsChangedError, PublishError, TopicLostE
 from change_agent.metrics import AgentMetrics
 from change_agent.positions.accounts import TrackedEntry
 from change_agent.positions.inflight import InflightPositions, Place
+from change_agent.publishing.dropped_tables import DroppedTables
 from change_agent.publishing.event_producers import EventProducer, OnResult
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -63,6 +64,9 @@ class MemoryBroker:
         stored = self.stored.setdefault(topic, [[] for _ in range(self.partitions)])
         self.opened += 1
         return [_Producer(self, topic, partition) for partition in stored]
+
+    def has_topic(self, topic: str) -> bool:
+        return topic in self.stored
 
     def open_partition(self, topic: str, index: int) -> EventProducer:
         if topic in self.refused_topics:
@@ -151,6 +155,7 @@ class PublisherLine:
         hold_max_s: float = 90.0,
         settled_s: float = 0.0,
         room: int = 10_000,
+        dropped: DroppedTables | None = None,
     ) -> None:
         self.broker = broker
         self.positions = InflightPositions(max_events=room, max_bytes=10_000_000)
@@ -179,6 +184,7 @@ class PublisherLine:
             check_s=check_s,
             tables=lambda: self.tables,
             on_damage=lambda table, reason: self.damage.append((table, reason)),
+            dropped=dropped,
         )
         self.position = 0
 

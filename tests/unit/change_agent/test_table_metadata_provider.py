@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from change_agent.schema.node_connection import LocalState, Node, NodeConnection
+from change_agent.publishing.dropped_tables import TableOfNode, have_gone
+from change_agent.schema.node_connection import LocalState, Node, NodeConnection, NodeUnavailableError
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
 from change_agent.schema.schema_store import read_definitions
 from change_agent.schema.table_metadata import KnownTables, TableMetadataProvider
@@ -25,6 +26,8 @@ class _Answers(NodeConnection):
         super().__init__(contact_points=[], port=0, username=None, password=None)
         self._altered = False
         self.asked = 0
+        self.further: list[UUID] = []
+        """Ids of further tables. The version of the schema does not tell of them."""
 
     def alter(self) -> None:
         self._altered = True
@@ -49,7 +52,9 @@ class _Answers(NodeConnection):
             "cdc": self._altered,
             "written_us": 1 + self._altered,
         }
-        lists = {"keyspaces": [{"keyspace_name": "ks"}], "tables": [table], "columns": columns}
+        others = [{**table, "table_name": f"t{each.int}", "id": str(each)} for each in self.further]
+        columns += [{**columns[0], "table_name": each["table_name"]} for each in others]
+        lists = {"keyspaces": [{"keyspace_name": "ks"}], "tables": [table, *others], "columns": columns}
         return NodeSchema(node_id=UUID(int=9), schema={**lists, "types": [], "views": [], "dropped_columns": []})
 
     def others(self) -> list[Node]:
@@ -136,3 +141,32 @@ def test_after_a_clock_that_was_ahead_the_node_is_asked_as_ever(
     known = provider.as_of((real() + 86_400 * 10**9) // 10**6, 5.0)
     assert known is not None
     provider.stop()
+
+
+def test_a_table_is_gone_only_by_a_new_answer_of_the_node_that_wrote_its_events(
+    node: _Answers, provider: TableMetadataProvider
+) -> None:
+    """A table may have been made a moment ago, and the version of the schema may not tell of it yet."""
+    own, other, new, gone = UUID(int=9), UUID(int=7), UUID(int=2), UUID(int=3)
+    assert _now(provider) is not None
+    assert have_gone(provider, {TableOfNode(own, _TABLE)}) is False
+    assert have_gone(provider, {TableOfNode(own, gone)}) is True
+    node.further.append(new)
+    assert provider.present is not None and new not in provider.present
+    assert have_gone(provider, {TableOfNode(own, new)}) is False
+    assert have_gone(provider, {TableOfNode(own, gone), TableOfNode(own, new)}) is False
+    assert have_gone(provider, {TableOfNode(other, gone)}) is False
+    assert have_gone(provider, {TableOfNode(own, gone)}) is True
+
+
+def test_nothing_is_gone_while_the_node_does_not_answer(
+    node: _Answers, provider: TableMetadataProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last answer may be an old one."""
+
+    def refuse() -> LocalState:
+        raise NodeUnavailableError("is away")
+
+    assert have_gone(provider, {TableOfNode(UUID(int=9), UUID(int=3))}) is True
+    monkeypatch.setattr(node, "local", refuse)
+    assert have_gone(provider, {TableOfNode(UUID(int=9), UUID(int=3))}) is None

@@ -18,6 +18,7 @@ from pulsar import Client, FileLogger, InitialPosition, LoggerLevel
 from cdc.main import cli
 from cdc.sandbox import Sandbox
 from schemas.mutation_event import MutationKind
+from source_connector.encoding.projection import Projection
 from source_connector.errors import DeadLettersError
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from tests.fixtures.connector import Connector, CreateLine, DeployConnector, wait_until_acknowledged
@@ -86,6 +87,28 @@ def test_what_cannot_be_decoded_or_read_is_set_aside_and_holds_up_nothing(
     first, second = str(unreadable["message_id"]), str(unread["message_id"])
     assert first != second
     assert first.count(",") == second.count(",") == 3
+
+
+def test_a_row_that_lacks_a_clustering_value_is_set_aside_for_no_select_can_name_it(
+    connector_line: CreateLine, deploy: Deploy, pulsar: PulsarServer
+) -> None:
+    """Tables with COMPACT STORAGE may have such rows. Cassandra takes no null in a condition."""
+    key = "id int, a int, b int, v int, PRIMARY KEY (id, a, b)"
+    line = connector_line(f"{key}) WITH COMPACT STORAGE AND CLUSTERING ORDER BY (a ASC, b DESC")
+    deploy(line)
+    whole, lacking = (
+        line.change(
+            f"INSERT INTO {{t}} ({names}) VALUES ({values}) USING {{ts}}", *map(int32, (1, 2, 3)), columns=("v",)
+        )
+        for names, values in (("id, a, b, v", "1, 2, 3, 4"), ("id, a, v", "1, 2, 4"))
+    )
+    lacking = lacking._replace(key=Projection(line.writer.table).avro_key([int32(1), int32(2), None]))
+    line.writer.send(lacking._replace(clustering=(int32(2), None)), whole)
+    (record,) = line.topic.next(1)
+    assert record.key == {"id": 1, "a": 2, "b": 3}
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    (letter,) = _letters(pulsar, line)
+    assert "Invalid null value in condition for column b" in str(letter["reason"])
 
 
 @pytest.mark.parametrize("command", ["dead-letters", "resend", "expiries"])

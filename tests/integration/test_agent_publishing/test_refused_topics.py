@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final
 
+import yaml
 from cassandra.cluster import Session
 
 from cdc.agent_process import AgentProcess
@@ -122,3 +125,46 @@ def test_sigterm_ends_soon_with_the_position_stored_while_a_topic_refuses(
     agent.start()
     topic_of(f"{keyspace}.a").wait_for(1)
     assert keys_of(topic_of(f"{keyspace}.b")) == ["b1"]
+
+
+@contextmanager
+def _little_room(agent: AgentProcess) -> Iterator[None]:
+    """Let the agent hold the events of a topic that refuses them after 10 s, if these are more than a hundred."""
+    text = agent.config.read_text()
+    assert agent.stop(timeout_s=60) == 0
+    agent.configure({**yaml.safe_load(text), "maxInflightEvents": 400})
+    agent.start()
+    try:
+        yield
+    finally:
+        assert agent.stop(timeout_s=60) == 0
+        agent.config.write_text(text)
+
+
+def test_events_that_are_held_for_a_table_that_was_dropped_with_its_topic_do_not_make_it_again(
+    servers: Sandbox, session: Session, keyspace: str, agent: AgentProcess, topic_of: TopicOf
+) -> None:
+    """The node answers that it does not have the table any more. The file is removed, and the log says it."""
+    _refusing_topic(servers, f"{keyspace}.a")
+    with _little_room(agent):
+        write(session, f"{keyspace}.a", [f"a{number:03}" for number in range(200)])
+        rows = iter(range(10_000))
+
+        def is_held() -> bool:
+            write(session, f"{keyspace}.b", [f"b{next(rows):04}"])  # the broker must acknowledge something
+            return int(str(topic_state(agent, f"{keyspace}.a").get("held_bytes", 0))) > 0
+
+        wait_until(is_held, "the events of a are held", 120)
+        wait_until(lambda: agent.metric("inflight_events") == 0, "all of them are")
+    session.execute(f"DROP TABLE {keyspace}.a")
+    topics = f"{servers.pulsar.admin_url}/admin/v2/persistent/{NAMESPACE}"
+    rest().delete(f"{topics}/cdc-events-{keyspace}.a/partitions?force=true").raise_for_status()
+    new_log = log_from_now(agent)
+    agent.start()
+    said = f"{PREFIX}{keyspace}.a does not exist any more, and its table was dropped: 200 events that were held for it"
+    wait_until(lambda: said in new_log(), "the events are dropped", 60)
+    wait_until(lambda: agent.metric("held_events_dropped") == 200, "they are counted")
+    write(session, f"{keyspace}.b", ["last"])
+    wait_until(lambda: "last" in keys_of(topic_of(f"{keyspace}.b")), "the other table goes on")
+    assert [each for each in rest().get(topics).json() if f"{keyspace}.a" in each] == []
+    assert list((agent.working_dir / "held").glob("*.events")) == []

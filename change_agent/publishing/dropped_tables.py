@@ -66,6 +66,7 @@ class DroppedTables:
     def unwanted(self, topic: str, path: Path) -> UnwantedEvents | None:
         """The events of this file if they are unwanted, else None. Raises PublishError, also while it is not known."""
         if self._has_topic(topic):
+            self._waits_since.pop(topic, None)
             return None
         try:
             held = HeldEvents(path)

@@ -296,14 +296,21 @@ class MutationPublisher(Stage):
         return Opened(topic, self._producers.open(topic.name))
 
     def _drop_held(self, unwanted: Unwanted) -> None:
-        """Drop the held events of dropped tables. If further events have come meanwhile, look again."""
+        """Drop the held events of dropped tables, and give their topic up. If more are held by now, look again.
+
+        Events that the disk has not taken still wait for the topic, or for the room on the disk that is free now.
+        """
         topic, held = unwanted
         if not topic.drop_held(held.size):
             self._open(topic, _TURN_S)
             return
-        for name in [name for name, each in self._topics.items() if each is topic]:
-            del self._topics[name]
-        self._ready.pop(topic.name, None)
+        if topic.events:
+            self._open(topic)
+        else:
+            for name in [name for name, each in self._topics.items() if each is topic]:
+                del self._topics[name]
+            self._ready.pop(topic.name, None)
+            self._notices.forget(topic.name)
         self._metrics.held_events_dropped += held.events
         _log.warning(
             "%s does not exist any more, and its table was dropped: %d events that were held for it are not published, and the"

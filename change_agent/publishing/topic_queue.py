@@ -382,11 +382,10 @@ class TopicQueue:
         self._files.held.rewind()
 
     def drop_held(self, size: int) -> bool:
-        """Remove the held events, and give the topic up. False if it has other events than these `size` bytes."""
-        if self.events or self.held_bytes != size:
+        """Remove the held events. False if the file has other events than these `size` bytes."""
+        if self.held_bytes != size:
             return False
         self._files.held.remove()
-        self._notices.forget(self.name)
         return True
 
     def store(self) -> None:

@@ -10,7 +10,7 @@ from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.table_selection import TableSelection, is_pattern, is_table_name, is_template
 
-__all__ = ["data_topics", "named_tables", "serves"]
+__all__ = ["data_topics", "named_tables", "own_data_topics", "serves"]
 
 _DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
 
@@ -28,8 +28,13 @@ def data_topics(table: str, sources: Sequence[SourceView]) -> tuple[str, ...]:
 
 def serves(source: SourceView, table: str) -> bool:
     """Return True if the source publishes the records of `keyspace.table`."""
+    return bool(own_data_topics(source, table))
+
+
+def own_data_topics(source: SourceView, table: str) -> tuple[str, ...]:
+    """Full names of the topics where the source publishes the records of `keyspace.table`; none if it does not."""
     keyspace, _, name = table.partition(".")
-    return any(True for _ in _of_source(source, keyspace, name))
+    return tuple(_of_source(source, keyspace, name))
 
 
 def named_tables(source: SourceView) -> list[str]:

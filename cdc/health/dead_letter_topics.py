@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService
-from cdc.health.sources import is_ours, names_in
+from cdc.health.sources import is_ours, names_in, options_of
 from schemas.topics import DEFAULT_EVENTS_PREFIX, full_topic_name
 
 __all__ = ["asked_dead_letter_topics", "dead_letter_topics", "reads_line"]
@@ -34,7 +34,7 @@ def asked_dead_letter_topics(config: LineConfig, service: PulsarService) -> tupl
             except NotThereError:  # deleted just now
                 continue
             if is_ours(found):
-                yield found.get("configs") or {}
+                yield options_of(found)
 
     return dead_letter_topics(config, options())
 

@@ -18,6 +18,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import Cluster, agents, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
+from cdc.health.shared_events import shared_events
 from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 from schemas.cql_identifier import cql_identifier
@@ -97,6 +98,8 @@ def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
         found = [each for view in pulsar.sources for each in view.findings(config.functions_log_dir, now_s)]
         own = [view for view in pulsar.sources if not is_of_other_cluster(view, config)]
         found += [each for view in own for each in uncaptured(view, cluster.tables)]
+        captured = [table for table, has_cdc in cluster.tables.items() if has_cdc]
+        found += shared_events(own, captured)
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing

@@ -14,9 +14,18 @@ from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
-from source_connector.configuration.config import SourceConfig
+from source_connector.configuration.config import SourceConfig, flattened
 
-__all__ = ["SOURCE_CLASS", "InstanceView", "SourceView", "is_ours", "names_in", "sources_of", "with_starts"]
+__all__ = [
+    "SOURCE_CLASS",
+    "InstanceView",
+    "SourceView",
+    "is_ours",
+    "names_in",
+    "options_of",
+    "sources_of",
+    "with_starts",
+]
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0
@@ -35,6 +44,11 @@ def names_in(option: object) -> list[str]:
     """The names in an option of a source: a list, or a text with commas. Another value is one name."""
     entries = option if isinstance(option, list | tuple) else str(option).split(",")
     return [str(each).strip() for each in entries]
+
+
+def options_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The source's --source-config with the names that the connector uses. Users may write them as nested maps."""
+    return dict(flattened(config.get("configs") or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +77,7 @@ class InstanceView:
 class SourceView:
     """A deployed source.
 
-    `namespace`: tenant and namespace. `options`: its --source-config. `is_stopped`: somebody has stopped it on purpose.
+    `namespace`: tenant and namespace. `options`: its --source-config, flat. `is_stopped`: somebody has stopped it on purpose.
     `starts_for_s`: the seconds since it was created, changed or started, if it may still be starting.
     """
 
@@ -83,7 +97,7 @@ class SourceView:
             name=name,
             namespace=f"{config.get('tenant') or 'public'}/{config.get('namespace') or 'default'}",
             topic=full_topic_name(str(config.get("topicName") or "")) if config.get("topicName") else "",
-            options=config.get("configs") or {},
+            options=options_of(config),
             wanted=int(status["numInstances"]),
             instances=[_instance(each["instanceId"], each["status"]) for each in status["instances"]],
             is_stopped=bool(status["instances"]) and all(_is_stopped(each["status"]) for each in status["instances"]),

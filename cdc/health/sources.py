@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any, Final, Self
 
 from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.source_log import last_error, one_line
 from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig, flattened
@@ -29,9 +29,6 @@ __all__ = [
 
 SOURCE_CLASS: Final = "org.cassandracdc.source.CassandraSource"
 _RECENT_S: Final = 600.0
-_LOG_LINES: Final = 400
-_BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
-_MOST_SHOWN: Final = 400
 _OPTIONS: Final = frozenset(str(field.alias or name) for name, field in SourceConfig.model_fields.items())
 # A start takes 5 to 15 s, on a busy machine a minute. After this time, the watch restarts a source, too.
 _START_S: Final = 90.0
@@ -130,7 +127,7 @@ class SourceView:
         """Why an instance does not run, in one line; empty if the functions worker gives no reason."""
         for each in self.instances:
             if not each.is_running and (each.error or each.last_exception):
-                return _one_line(each.error or each.last_exception)
+                return one_line(each.error or each.last_exception)
         return ""
 
     def findings(self, logs: Path | None, now_s: float) -> Iterator[Finding]:
@@ -149,13 +146,13 @@ class SourceView:
         recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
         if recent:
             age = as_duration(now_s - recent[0].last_exception_s)
-            text = f"{count}, {again}; {age} ago: {_one_line(recent[0].last_exception)}"
+            text = f"{count}, {again}; {age} ago: {one_line(recent[0].last_exception)}"
             yield warning(self.name, text, "if it happens again: see the instance's log", **facts)
         else:
             yield ok(self.name, f"{count}, {again}" if restarts else count, **facts)
 
     def _down(self, count: str, logs: Path | None, facts: Mapping[str, object]) -> Finding:
-        said = _last_error_of_log(logs, self.name) if logs is not None else ""
+        said = last_error(logs, self.name) if logs is not None else ""
         why = self.error or "the functions worker gives no reason"
         log = f"; its log says: {said}" if said and said not in why else ""
         text = f"is not running: {count} ({why}){log}"
@@ -252,22 +249,3 @@ def _instance(number: int, status: Mapping[str, Any]) -> InstanceView:
         last_exception=str(last.get("exceptionString") or ""),
         last_exception_s=int(last.get("timestampMs") or 0) / 1000,
     )
-
-
-def _last_error_of_log(logs: Path, name: str) -> str:
-    """The last line of an instance's log that reports an error; empty when there is none."""
-    found = ""
-    for path in sorted(logs.glob(f"*/*/{name}/{name}-*.log")):
-        try:
-            with path.open(encoding="utf-8", errors="replace") as file:
-                lines = deque(file, _LOG_LINES)
-        except OSError:
-            continue
-        found = next((_one_line(line) for line in reversed(lines) if _BAD_LINE.search(line)), found)
-    return found
-
-
-def _one_line(text: str) -> str:
-    """The first line of an exception, without the frames behind it."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}..."

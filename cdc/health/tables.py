@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from cdc.health.completeness import completeness_of, with_completeness
@@ -14,6 +15,7 @@ from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.source_log import warning_about
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import asked_once, policy_warnings
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
@@ -21,12 +23,14 @@ from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
-__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
+__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding"]
 
 _LATE_S: Final = 60.0
 _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
+# How the connector says that a table's events wait until an operator has done something.
+_PARKED: Final = "is parked"
 _NOT_KNOWN: Final = "whether a gap is open is not known"
 # Stands between prefix and table in an expiry topic's name. No keyspace name can have a hyphen.
 _EXPIRY: Final = "expiry-"
@@ -121,20 +125,50 @@ def _table(
         remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
         yield failure(table, text, remedy)
         return
+    yield waiting_finding(table, waiting, records, sources, config.functions_log_dir, now_s)
+
+
+def waiting_finding(
+    table: str,
+    waiting: Backlog,
+    records: str,
+    sources: Sequence[SourceView],
+    logs: Path | None,
+    now_s: float,
+) -> Finding:
+    """Whether the events of a table are read.
+
+    `records`: the size of its data topic, as text. `sources`: those that serve it. `logs`: the folder of their logs, if
+    it is on this machine.
+    """
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
-    if not waiting.consumers and any(each.starts_for_s is not None for each in sources):
-        yield warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
-    elif not waiting.consumers:
-        yield failure(table, f"no source reads its events: {says}", _remedy_of_unread(sources), **facts)
-    elif waiting.oldest_s > _LATE_S:
-        make = failure if waiting.oldest_s > _VERY_LATE_S else warning
-        remedy = (
-            "wait until it has caught up, or see the source's log: a row that cannot be read delays only its own key"
-        )
-        yield make(table, says, remedy, **facts)
-    else:
-        yield ok(table, says, **facts)
+    said = _said(table, sources, logs, now_s) if waiting.messages else ""
+    if said:
+        says = f"{says}; its source's log says: {said}"
+    if not waiting.consumers:
+        if any(each.starts_for_s is not None for each in sources):
+            return warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
+        return failure(table, f"no source reads its events: {says}", _remedy_of_unread(sources), **facts)
+    if not said and waiting.oldest_s <= _LATE_S:
+        return ok(table, says, **facts)
+    make = failure if _PARKED in said or waiting.oldest_s > _VERY_LATE_S else warning
+    remedy = "do what the log says; nothing is lost, and other tables continue" if said else _remedy_of_late(sources)
+    return make(table, says, remedy, **facts)
+
+
+def _said(table: str, sources: Sequence[SourceView], logs: Path | None, now_s: float) -> str:
+    """The newest warning about the table in the logs of its sources; empty without one, and without the logs."""
+    found = () if logs is None else (warning_about(logs, each.name, table, now_s) for each in sources)
+    return next(filter(None, found), "")
+
+
+def _remedy_of_late(sources: Sequence[SourceView]) -> str:
+    place = f"{sources[0].log_path} on the worker" if sources else "the source's log"
+    return (
+        f"wait until it has caught up, or see {place}: it says which table is parked, and why (functionsLogDir in line.yaml"
+        " shows this here); a row that cannot be read delays only its own key"
+    )
 
 
 def _remedy_of_unread(sources: Sequence[SourceView]) -> str:

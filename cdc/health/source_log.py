@@ -1,0 +1,69 @@
+"""What a source says in the logs of its instances, where the functions worker runs on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+__all__ = ["last_error", "one_line", "warning_about"]
+
+_LOG_LINES: Final = 400
+_LOG_BYTES: Final = 256 * 1024
+_BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
+_MOST_SHOWN: Final = 400
+# A line of the connector's Python process, without those that repeat each hour and delay no event.
+_WARNING: Final = re.compile(
+    r"(?P<time>\S+) \[cassandra-cdc-stderr\] (WARN|ERROR) .*? - source_connector(?!\.tables\.data_topic_policies)[\w.]*: "
+    r"(?P<text>.*)"
+)
+# A warning comes again after 30 s, or after the pause between two attempts, which is at most a minute.
+_RECENT_S: Final = 120.0
+
+
+def last_error(logs: Path, name: str) -> str:
+    """The last line of the source's logs that reports an error; empty when there is none."""
+    found = ""
+    for lines in _ends(logs, name):
+        found = next((one_line(line) for line in reversed(lines) if _BAD_LINE.search(line)), found)
+    return found
+
+
+def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
+    """The newest warning about `keyspace.table` that the source logged within the last two minutes; empty without one."""
+    names = re.compile(rf"(?<![\w.]){re.escape(table)}(?!\w)")
+    matches = (matched for lines in _ends(logs, name) for matched in map(_WARNING.match, lines))
+    found = [
+        (_seconds(each["time"]), one_line(each["text"])) for each in matches if each and names.search(each["text"])
+    ]
+    said_s, text = max(found, default=(0.0, ""))
+    return text if now_s - said_s < _RECENT_S else ""
+
+
+def one_line(text: str) -> str:
+    """The first line of an exception, without the frames behind it."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}..."
+
+
+def _ends(logs: Path, name: str) -> Iterator[list[str]]:
+    """The last lines of each log of the source. A log that this user may not read is left out."""
+    for path in sorted(logs.glob(f"*/*/{name}/{name}-*.log")):
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+                text = file.read(_LOG_BYTES).decode("utf-8", "replace")
+        except OSError:
+            continue
+        yield text.splitlines()[-_LOG_LINES:]
+
+
+def _seconds(time: str) -> float:
+    """A time of a log line, in seconds since the epoch; 0 if the worker's log has another form."""
+    try:
+        return datetime.strptime(time, "%Y-%m-%dT%H:%M:%S,%f%z").timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,106 @@
+"""What `cdc status` tells of a table whose events wait, from the log of its source."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc.health.findings import Level
+from cdc.health.source_log import last_error, warning_about
+from cdc.health.sources import SourceView
+from cdc.health.tables import Backlog, waiting_finding
+
+_NOW_S = 1_795_453_200.0
+_PARKED = (
+    "shop.orders is parked, its events wait: the data topic does not take the table's schema (org.apache.pulsar.client.api."
+    "PulsarClientException$IncompatibleSchemaException); set the topic's or namespace's schema compatibility strategy to "
+    "one that allows the change, or use another destination topic; next attempt in 8.0 s"
+)
+
+
+def _line(text: str, *, ago_s: float = 5.0, level: str = "WARN", module: str = ".tables.schema_registration") -> str:
+    time = datetime.fromtimestamp(_NOW_S - ago_s, UTC).strftime("%Y-%m-%dT%H:%M:%S,%f")[:-3] + "+0000"
+    return f"{time} [cassandra-cdc-stderr] {level}  function-shop - source_connector{module}: {text}\n"
+
+
+def _logs(folder: Path, *lines: str) -> Path:
+    place = folder / "public" / "default" / "shop"
+    place.mkdir(parents=True)
+    (place / "shop-0.log").write_text("".join(lines))
+    return folder
+
+
+def _source() -> SourceView:
+    config = {"topicName": "data-shop.orders", "configs": {"keyspace": "shop", "table": "orders"}}
+    return SourceView.of("shop", config, {"numInstances": 1, "instances": []})
+
+
+def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path: Path) -> None:
+    """It was well for a minute, and then to be waited for."""
+    logs = _logs(tmp_path, _line(_PARKED), _line("reading the topic", level="INFO"))
+    waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
+    found = waiting_finding("shop.orders", waiting, "data-shop.orders has 2 KiB", [_source()], logs, _NOW_S)
+    assert found.level is Level.FAILURE
+    assert found.text.startswith(
+        "1 message waits, the oldest for 6.0 s; data-shop.orders has 2 KiB; its source's log says:"
+    )
+    assert "shop.orders is parked, its events wait: the data topic does not take the table's schema" in found.text
+
+
+def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:
+    """The events of other rows continue."""
+    logs = _logs(tmp_path, _line("shop.orders (7): ReadTimeout: no answer; attempt 3 in 0.4 s", module=".attempts"))
+    waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
+    found = waiting_finding("shop.orders", waiting, "", [_source()], logs, _NOW_S)
+    assert (found.level, "attempt 3 in 0.4 s" in found.text) == (Level.WARNING, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _line(_PARKED, ago_s=200.0),
+        _line(_PARKED.replace("shop.orders", "shop.orders2")),
+        _line(_PARKED.replace("shop.orders", "eshop.orders")),
+        _line("data-shop.orders: no retention", level="ERROR", module=".tables.data_topic_policies"),
+        _PARKED,
+        "",
+    ],
+    ids=["some time ago", "a longer name", "a longer keyspace", "what delays no event", "no log line", "an empty log"],
+)
+def test_other_lines_are_not_about_the_table(line: str, tmp_path: Path) -> None:
+    """The table is well while its oldest event has waited for less than a minute."""
+    logs = _logs(tmp_path, line)
+    assert warning_about(logs, "shop", "shop.orders", _NOW_S) == ""
+    waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
+    assert waiting_finding("shop.orders", waiting, "", [_source()], logs, _NOW_S).level is Level.OK
+
+
+def test_without_the_logs_the_remedy_names_the_log() -> None:
+    """Only the log has the reason why a table is parked."""
+    found = waiting_finding(
+        "shop.orders", Backlog(messages=1, oldest_s=61.0, consumers=4), "", [_source()], None, _NOW_S
+    )
+    assert found.level is Level.WARNING
+    assert (
+        "see logs/functions/public/default/shop/shop-0.log on the worker: it says which table is parked" in found.remedy
+    )
+
+
+def test_a_table_without_waiting_events_is_well_whatever_the_log_says(tmp_path: Path) -> None:
+    """The warning may be about something that is over."""
+    logs = _logs(tmp_path, _line(_PARKED))
+    found = waiting_finding(
+        "shop.orders", Backlog(messages=0, oldest_s=0.0, consumers=4), "", [_source()], logs, _NOW_S
+    )
+    assert found.level is Level.OK
+
+
+def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
+    """The last error may be before lines that report none."""
+    logs = _logs(
+        tmp_path, "x" * 1_000_000 + "\n", _line("it broke", level="ERROR"), _line("goes on", level="INFO") * 50
+    )
+    assert last_error(logs, "shop").endswith("it broke")
+    assert last_error(logs, "other") == ""

@@ -18,6 +18,7 @@ import pulsar
 from cdc.health.data_topics import data_topics
 from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, failure, ok, warning
+from cdc.health.left_out import left_out
 from cdc.health.line_config import LineConfig
 from cdc.health.nodes import agents, agents_section, cluster_of, unavailable
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
@@ -413,7 +414,7 @@ def _of_place(place: str) -> Iterator[Finding]:
 
 def _machine(config: AgentConfig) -> Iterator[Finding]:
     raw = config.cdc_raw_directory
-    settings = _settings_of_agent(config)
+    settings, tables = _node_of_agent(config)
     yield from _folder(raw, settings)
     used = sum(map(_size, raw.iterdir()))
     limit = config.cdc_total_space_bytes or cdc_space_of(settings, shutil.disk_usage(raw).total).total_bytes
@@ -427,18 +428,22 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
         yield from _disk(folder)
     if not folder.exists() or folder.stat().st_dev != raw.stat().st_dev:
         yield from _disk(raw, "make room: without it, Cassandra can write no commit log, and refuses writes")
+    yield from left_out(config.include_tables, config.exclude_tables, tables)
 
 
-def _settings_of_agent(config: AgentConfig) -> Mapping[str, object]:
-    """The settings of the agent's node, by the names of cassandra.yaml. The node's own answer takes precedence."""
+def _node_of_agent(config: AgentConfig) -> tuple[Mapping[str, object], Mapping[str, bool]]:
+    """The settings of the agent's node by the names of cassandra.yaml, and its tables with their option `cdc`.
+
+    The node's own settings take precedence over the file. No tables if the node does not answer.
+    """
     given: Mapping[str, object] = {}
     with suppress(CassandraYamlError):
         given = {} if config.cassandra_yaml is None else settings_of(config.cassandra_yaml)
     connection = NodeConnection.of(config)
     try:
-        return {**given, **(_settings_of(connection) or {})}
+        return {**given, **(_settings_of(connection) or {})}, connection.captured_tables()
     except NodeUnavailableError:
-        return given  # the section about Cassandra has the reason
+        return given, {}  # the section about Cassandra has the reason
     finally:
         connection.close()
 

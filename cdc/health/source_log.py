@@ -15,6 +15,8 @@ _LOG_LINES: Final = 400
 _LOG_BYTES: Final = 256 * 1024
 _BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
 _MOST_SHOWN: Final = 400
+# The first thing that an instance's JVM logs.
+_START: Final = "Trying Loading file as NAR file"
 # A line of the connector's Python process, without those that repeat each hour and delay no event.
 _WARNING: Final = re.compile(
     r"(?P<time>\S+) \[cassandra-cdc-stderr\] (WARN|ERROR) .*? - source_connector(?!\.tables\.data_topic_policies)[\w.]*: "
@@ -24,11 +26,20 @@ _WARNING: Final = re.compile(
 _RECENT_S: Final = 120.0
 
 
-def last_error(logs: Path, name: str) -> str:
-    """The last line of the source's logs that reports an error; empty when there is none."""
+def last_error(logs: Path, name: str, now_s: float) -> str:
+    """The last line of the source's logs that reports an error of its present state; empty when there is none.
+
+    That is an error since the last start of its JVM, or within the last two minutes: an instance that cannot start is
+    started again and again. An older error is over.
+    """
     found = ""
     for lines in _ends(logs, name):
-        found = next((one_line(line) for line in reversed(lines) if _BAD_LINE.search(line)), found)
+        started = max((number for number, line in enumerate(lines) if _START in line), default=-1)
+        said_s = 0.0
+        for number, line in enumerate(lines):
+            said_s = _seconds(line.partition(" ")[0]) or said_s  # the lines of a traceback have no time
+            if _BAD_LINE.search(line) and (number > started or now_s - said_s < _RECENT_S):
+                found = one_line(line)
     return found
 
 

@@ -34,6 +34,8 @@ _OPTIONS: Final = frozenset(str(field.alias or name) for name, field in SourceCo
 _START_S: Final = 90.0
 # What the worker says of an instance that it has not scheduled or started yet, or whose JVM does not answer yet.
 _NO_ANSWER: Final = "UNAVAILABLE: io exception"
+# How the connector says that it could not reach Cassandra for 30 s after its start.
+_NO_CASSANDRA: Final = "see that Cassandra is up and that the options lead to it"
 _NOT_YET: Final = ("Source has not been scheduled", _NO_ANSWER)
 
 
@@ -141,7 +143,7 @@ class SourceView:
             yield failure(self.name, f"is stopped: {count}", remedy, **facts)
             return
         if self.starts_for_s is not None or self.is_down:
-            yield self._down(count, logs, facts)
+            yield self._down(count, logs, facts, now_s)
             return
         recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
         if recent:
@@ -151,30 +153,34 @@ class SourceView:
         else:
             yield ok(self.name, f"{count}, {again}" if restarts else count, **facts)
 
-    def _down(self, count: str, logs: Path | None, facts: Mapping[str, object]) -> Finding:
-        said = last_error(logs, self.name) if logs is not None else ""
+    def _down(self, count: str, logs: Path | None, facts: Mapping[str, object], now_s: float) -> Finding:
+        said = last_error(logs, self.name, now_s) if logs is not None else ""
         why = self.error or "the functions worker gives no reason"
         log = f"; its log says: {said}" if said and said not in why else ""
-        text = f"is not running: {count} ({why}){log}"
-        if _is_about_options(f"{why} {said}"):
-            return failure(
-                self.name,
-                text,
-                f"correct its --source-config with pulsar-admin sources update {self.arguments}",
-                **facts,
-            )
-        if self.starts_for_s is not None:
+        if self.starts_for_s is not None and not _is_about_options(f"{why} {said}"):
             text = f"is starting: {count}; created, changed or started {as_duration(self.starts_for_s)} ago{log}"
             remedy = (
                 f"wait: a start takes 5 to 15 s, on a busy machine a minute; after {_START_S:.0f} s it is a failure"
             )
             return warning(self.name, text, remedy, **facts)
+        text = f"is not running: {count} ({why}){log}"
+        return failure(self.name, text, self._remedy(f"{why} {said}", has_reason=bool(self.error or said)), **facts)
+
+    def _remedy(self, said: str, *, has_reason: bool) -> str:
+        """What to do about a source that does not run. `said`: the reasons of the worker and of the source's log."""
+        if _is_about_options(said):
+            return f"correct its --source-config with pulsar-admin sources update {self.arguments}"
+        if _NO_CASSANDRA in said:
+            return (
+                "start Cassandra, or correct contactPoints and port of its --source-config with pulsar-admin sources update "
+                f"{self.arguments}; Pulsar starts it again by itself"
+            )
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
-        if not self.error and not said:
+        if not has_reason:
             remedy = f"see {self.log_path} on the worker (functionsLogDir in line.yaml shows its last error here); then {remedy}"
         if self.error == _NO_ANSWER:
             remedy = f"wait half a minute, for Pulsar starts an instance again that has ended; else {remedy}"
-        return failure(self.name, text, remedy, **facts)
+        return remedy
 
 
 def _is_about_options(text: str) -> bool:

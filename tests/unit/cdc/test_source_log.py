@@ -102,5 +102,33 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
     logs = _logs(
         tmp_path, "x" * 1_000_000 + "\n", _line("it broke", level="ERROR"), _line("goes on", level="INFO") * 50
     )
-    assert last_error(logs, "shop").endswith("it broke")
-    assert last_error(logs, "other") == ""
+    assert last_error(logs, "shop", _NOW_S).endswith("it broke")
+    assert last_error(logs, "other", _NOW_S) == ""
+
+
+@pytest.mark.parametrize(("ago_s", "is_shown"), [(30.0, True), (600.0, False)], ids=["a start in a row", "long over"])
+def test_an_error_before_the_last_start_is_shown_only_if_it_is_new(
+    ago_s: float, is_shown: bool, tmp_path: Path
+) -> None:
+    """An instance that cannot start ends and is started again. An option that was corrected is not wrong any more."""
+    told = _line("open failed", ago_s=ago_s, level="ERROR") + "java.lang.IllegalArgumentException: tabl: is no option\n"
+    start = _line("Trying Loading file as NAR file: source.nar", level="INFO")
+    logs = _logs(tmp_path, told, start, _line("the row path runs native", level="INFO"))
+    found = last_error(logs, "shop", _NOW_S)
+    assert found == ("java.lang.IllegalArgumentException: tabl: is no option" if is_shown else "")
+
+
+def test_a_source_that_does_not_reach_cassandra_gets_the_options_to_correct(tmp_path: Path) -> None:
+    """No restart helps, and Pulsar does it by itself."""
+    reason = (
+        "java.lang.IllegalStateException: Cassandra at 10.9.9.9 port 9042: timed out (tried for 30 s); see that Cassandra is "
+        "up and that the options lead to it: Pulsar starts the instance again and again"
+    )
+    status = {"running": False, "error": reason, "numRestarts": 1}
+    config = {"topicName": "data-shop.orders", "configs": {"keyspace": "shop", "table": "orders"}}
+    view = SourceView.of("shop", config, {"numInstances": 1, "instances": [{"instanceId": 0, "status": status}]})
+    [found] = view.findings(tmp_path, _NOW_S)
+    assert found.remedy == (
+        "start Cassandra, or correct contactPoints and port of its --source-config with pulsar-admin sources update --name "
+        "shop; Pulsar starts it again by itself"
+    )

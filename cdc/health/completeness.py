@@ -15,6 +15,7 @@ from cdc.health.dead_letter_topics import asked_dead_letter_topics
 from cdc.health.findings import Finding, Level, as_duration, failure, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
+from cdc.health.reader_options import WRITTEN, reader_options
 from schemas.errors import CdcError
 from schemas.resolved import DEAD_LETTERS, NOT_READ, TableResolved
 
@@ -22,16 +23,6 @@ __all__ = ["ResolvedLine", "completeness_of", "with_completeness"]
 
 _LATE_S: Final = 60.0
 _VERY_LATE_S: Final = 600.0
-# By name of an option of `BridgeOptions`: its name in line.yaml, where it differs.
-_WRITTEN: Final = {
-    "serviceUrl": "pulsarServiceUrl",
-    "adminUrl": "pulsarAdminUrl",
-    "eventsTopicPrefix": "topicPrefix",
-    "authPluginClassName": "pulsarAuthPluginClassName",
-    "authParams": "pulsarAuthParams",
-    "tlsAllowInsecureConnection": "sslAllowInsecureConnection",
-    "tlsHostnameVerificationEnable": "sslHostnameVerificationEnable",
-}
 
 
 class ResolvedLine:
@@ -47,24 +38,7 @@ class ResolvedLine:
 
         self._config: Final = config
         self._knows_sources = False
-        params = config.pulsar_auth_params
-        trusted = config.tls_trust_certs_file_path
-        given: dict[str, str] = {
-            "serviceUrl": config.pulsar_service_url,
-            "adminUrl": config.pulsar_admin_url,
-            "eventsTopicPrefix": config.topic_prefix,
-            "eventsSubscriptionName": config.events_subscription_name,
-            "deadLettersTopic": config.dead_letters,
-            "operationTimeoutSeconds": "10",
-            "tlsAllowInsecureConnection": str(config.ssl_allow_insecure_connection).lower(),
-            "tlsHostnameVerificationEnable": str(config.ssl_hostname_verification_enable).lower(),
-        }
-        if config.pulsar_auth_plugin_class_name is not None:
-            given["authPluginClassName"] = config.pulsar_auth_plugin_class_name
-            given["authParams"] = "" if params is None else params.get_secret_value()
-        if trusted is not None:
-            given["tlsTrustCertsFilePath"] = str(trusted)
-        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.without_topic(given, _WRITTEN))
+        self._timestamps: Final = ResolvedTimestamps(BridgeOptions.without_topic(reader_options(config), WRITTEN))
 
     def close(self) -> None:
         """Close all connections."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,15 +38,22 @@ class NewestRecord:
         """True if the row does not exist according to the topic."""
         return self.record.value is None or self.record.is_marker
 
-    def is_equal(self, row: CurrentRow) -> bool:
-        """Return True if the topic has the row with the same values as Cassandra."""
+    def expires_by(self, now_s: float) -> bool:
+        """Return True if the record says that the whole row has expired by then (seconds since the epoch)."""
+        return int(self.record.properties.get(names.EXPIRES_AT) or sys.maxsize) <= now_s
+
+    def is_equal(self, row: CurrentRow, now_s: float) -> bool:
+        """Return True if the topic has the row with the same values as Cassandra, without columns that have expired."""
         if row.records is None or row.values is None or self.is_gone:
             return False
-        if self.static is None:
-            return self.record.data in row.records.values()
-        assert self.record.value is not None, "a row that is not gone"
-        static = self.static.value or {}
-        found = _text({**self.record.value, **{name: static.get(name) for name in self.static_names}})
+        is_same = self.record.data in row.records.values()
+        value = _without_expired(self.record, now_s)
+        if self.static is None and (is_same or value == self.record.value):
+            return is_same
+        if self.static is not None:
+            static = _without_expired(self.static, now_s)
+            value |= {name: static.get(name) for name in self.static_names}
+        found = _text(value)
         in_json = (json.loads(data) for data in row.records.values() if data.startswith(b"{"))
         return found in map(_text, (row.values, *in_json))
 
@@ -91,6 +99,15 @@ class _Ranges:
             return self._scope(bounds, self._projection.avro_key(self._key.parts), _VERSION)
         except (ValueError, EOFError, IndexError, TypeError, OverflowError):
             return True
+
+
+def _without_expired(record: DataRecord, now_s: float) -> dict[str, object]:
+    """The record's values, without the columns whose second of `columns_expire_at` is over."""
+    value = dict(record.value or {})
+    for name, second in json.loads(record.properties.get(names.COLUMNS_EXPIRE_AT) or "{}").items():
+        if second <= now_s:
+            value.pop(name, None)
+    return value
 
 
 def _text(value: Mapping[str, object]) -> str:

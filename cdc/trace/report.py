@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final
 import pulsar
 
 from cdc.health.agent_status import NoStatusError
-from cdc.health.data_topics import data_topics
+from cdc.health.data_topics import data_topics, serves
 from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, Section, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
@@ -22,6 +23,7 @@ from cdc.health.sources import SourceView, sources_of
 from cdc.trace.current_row import CurrentRow, RowReadError, current_row
 from cdc.trace.log_places import archived_segments, local_segments, places_in
 from cdc.trace.newest_record import newest_record
+from cdc.trace.removed_records import Removals, clearings_of
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord, TopicEvent, TopicReadError, data_records, topic_events
 from change_agent.configuration.config import AgentConfig
@@ -29,12 +31,13 @@ from change_agent.schema.schema_history import read_newest_tables
 from change_agent.sqlite_file import DamagedFileError
 from schemas.errors import ConfigError
 from schemas.mutation_event import MalformedEventsError, MutationEvent, decode_events
-from schemas.record_properties import EXPIRES_AT, KIND, SEGPOS, SNAPSHOT, WRITETIME
+from schemas.record_properties import COLUMNS_EXPIRE_AT, EXPIRES_AT, KIND, SEGPOS, SNAPSHOT, WRITETIME
 from schemas.system_schema import SystemSchemaError
 from schemas.topics import events_topic, full_topic_name
 from source_connector.errors import DeadLettersError, DeploymentError, FetchError
 from source_connector.events.dead_letters import dead_letters
 from source_connector.events.pulsar_access import new_client
+from spark_bridge.errors import SparkBridgeError
 
 __all__ = ["TraceOptions", "difference", "trace"]
 
@@ -82,7 +85,7 @@ def trace(
             on_step("events")
             sections.append(Section(title="events", findings=_events(service, client, config, key, options)))
             on_step("records")
-            records, findings = _records(service, client, key, options, sources)
+            records, findings = _records(service, client, config, key, options, sources)
             sections.append(Section(title="records", findings=findings))
             on_step("dead letters")
             sections.append(Section(title="dead letters", findings=_letters(service, config, key, sources)))
@@ -187,8 +190,14 @@ def _event_text(found: TopicEvent) -> str:
 
 
 def _records(
-    service: PulsarService, client: pulsar.Client, key: RowKey, options: TraceOptions, sources: Sequence[SourceView]
+    service: PulsarService,
+    client: pulsar.Client,
+    config: LineConfig,
+    key: RowKey,
+    options: TraceOptions,
+    sources: Sequence[SourceView],
 ) -> tuple[list[DataRecord] | None, list[Finding]]:
+    """The records of the row that still count (None if they are not known), and the findings about all of them."""
     unread: list[str] = []
     topic = full_topic_name(options.data_topic or data_topics(key.table.full_name, sources)[0])
     try:
@@ -200,18 +209,35 @@ def _records(
         return None, [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
     if not found:
         return None if unread else found, _unread(unread) or [ok("", f"{topic.rpartition('/')[2]} has none")]
-    shown = found[-options.limit :]
-    records = (ok(each.place, _record_text(each)) for each in shown)
-    return None if unread else found, [*_cut(len(found), options.limit), *_unread(unread), *records]
+    try:
+        clearings = clearings_of(config, topic, _schema_changes_topic(key, sources))
+    except (ConfigError, SparkBridgeError) as error:
+        unread.append(topic)
+        clearings = ()
+        said = [warning("", f"truncations of the table are not known: {error}", "cdc doctor checks Pulsar's rights")]
+    else:
+        said = _unread(unread)
+    reasons = Removals(key.table.table_id, found, clearings)
+    records = [ok(each.place, _record_text(each, reasons.reason(each))) for each in found[-options.limit :]]
+    valid = [each for each in found if not reasons.reason(each)]
+    return None if unread else valid, [*_cut(len(found), options.limit), *said, *records]
 
 
-def _record_text(found: DataRecord) -> str:
+def _schema_changes_topic(key: RowKey, sources: Sequence[SourceView]) -> str | None:
+    """The option `schema.changes.topic` of the table's source; None if it has none."""
+    named = (each.options.get("schema.changes.topic") for each in sources if serves(each, key.table.full_name))
+    return next((str(each) for each in named if each), None)
+
+
+def _record_text(found: DataRecord, removed: str) -> str:
     kind = found.properties.get(KIND, "row").replace("_", " ")
     written = found.properties.get(WRITETIME)
     parts = [kind, "no row" if found.value is None else json.dumps(found.value, ensure_ascii=False)]
     parts += [f"written {_moment(int(written))}"] if written else []
-    parts += [f"{name} {found.properties[name]}" for name in (SEGPOS, SNAPSHOT, EXPIRES_AT) if name in found.properties]
-    return "; ".join([*parts, f"published {_moment(found.published_ms * 1000)}"])
+    told = (SEGPOS, SNAPSHOT, EXPIRES_AT, COLUMNS_EXPIRE_AT)
+    parts += [f"{name} {found.properties[name]}" for name in told if name in found.properties]
+    parts += [f"published {_moment(found.published_ms * 1000)}"]
+    return "; ".join([*parts, removed] if removed else parts)
 
 
 def _letters(service: PulsarService, config: LineConfig, key: RowKey, sources: Sequence[SourceView]) -> list[Finding]:
@@ -261,26 +287,30 @@ def _row(
 def difference(
     key: RowKey, row: CurrentRow | None, records: Sequence[DataRecord] | None, sources: Sequence[SourceView]
 ) -> Finding:
-    """The finding about the difference between the row in Cassandra and its newest record."""
+    """The finding about the difference between the row in Cassandra and its newest record.
+
+    `records`: those that count. Records that a truncation has removed are not among them.
+    """
+    now_s = time.time()
     if row is None or records is None:
         return warning("", "not known: the row or its records could not be read", "see above")
     newest = newest_record(key, records)
-    is_equal = newest is not None and newest.is_equal(row)
+    is_equal = newest is not None and newest.is_equal(row, now_s)
     if any(_changes_columns(each, key) for each in sources) and not is_equal:
         text = "not known: the source hides columns, or publishes only some of them (columns...)"
         return warning("", text, "compare by eye; `cdc spark verify` compares hidden columns, too")
     resend = f"`cdc resend {key.arguments}` publishes the row as it is now"
     if newest is None:
         if row.values is None:
-            return ok("", "nothing: there is no row, and no record")
+            return ok("", "nothing: there is no row, and no record that counts")
         remedy = f"{resend}; for all rows that are older than the pipeline: `cdc spark backfill`"
         return failure("", "Cassandra has the row, and the data topic has no record of it", remedy)
     if row.records is None:
         if newest.is_gone:
             return ok("", "nothing: the row is gone, and the newest record says so")
-        if EXPIRES_AT in newest.record.properties:
+        if newest.expires_by(now_s):
             return ok("", "nothing: the row has expired, as its newest record says (expires_at)")
-        return failure("", "Cassandra has no row, and the newest record has one", resend)
+        return failure("", "Cassandra has no row, and the newest record has one", f"if it stays so: {resend}")
     if newest.is_gone:
         return failure("", "Cassandra has the row, and the newest record says that it is gone", resend)
     if is_equal:

@@ -50,10 +50,13 @@ class TopicEvent:
 class DataRecord:
     """A record of the row, of its partition's static row, or a marker of a deletion in its partition.
 
-    `value` is None for a row that is gone.
+    `value` is None for a row that is gone. `partition`: -1 for a topic without partitions. `position`: ledger, entry
+    and index in the batch.
     """
 
     place: str
+    partition: int = -1
+    position: tuple[int, int, int] = (-1, -1, -1)
     published_ms: int
     is_marker: bool
     data: bytes | None
@@ -98,15 +101,15 @@ def data_records(
 
     The names of topic partitions that were not read to their end are added to `unread`. Raises TopicReadError.
     """
-    names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+    names = {index: f"{topic}-partition-{index}" for index in range(partitions)} or {-1: topic}
     found: list[DataRecord] = []
-    for name in names:
-        found += _records(client, name, key, since_s, unread)
+    for index, name in names.items():
+        found += _records(client, name, index, key, since_s, unread)
     yield from sorted(found, key=lambda each: each.published_ms)
 
 
 def _records(
-    client: pulsar.Client, name: str, key: RowKey, since_s: float | None, unread: list[str]
+    client: pulsar.Client, name: str, index: int, key: RowKey, since_s: float | None, unread: list[str]
 ) -> Iterator[DataRecord]:
     decoders: dict[int, _Decoder] = {}
     for message in _messages(client, name, since_s, unread):
@@ -117,8 +120,11 @@ def _records(
         if (is_marker := decoder.is_marker(message)) is None:
             continue
         data = None if message._message.has_null_value() else message.data()  # noqa: SLF001
+        at = message.message_id()
         yield DataRecord(
             place=_place(name, message),
+            partition=index,
+            position=(at.ledger_id(), at.entry_id(), at.batch_index()),
             published_ms=message.publish_timestamp(),
             is_marker=is_marker,
             data=data,

@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -60,8 +61,8 @@ class Topic:
     def key(self) -> RowKey:
         return RowKey.of_words(self.table, ["1", "5"])
 
-    def row(self, static: bytes | None, value: bytes) -> DataRecord:
-        return self._record("row", self._value(self.data_format, static, value))
+    def row(self, static: bytes | None, value: bytes, **told: str) -> DataRecord:
+        return self._record("row", self._value(self.data_format, static, value), **told)
 
     def static(self, static: bytes | None) -> DataRecord:
         """A record of the static row; its value is null if the partition is empty."""
@@ -135,7 +136,7 @@ def test_a_static_row_alone_is_no_record_of_the_row() -> None:
     """This holds whether Cassandra has the row or not."""
     topic = Topic()
     assert topic.said([topic.static(b"a")], (b"a", b"x")) == NONE
-    assert topic.said([topic.static(b"a")], None) == (Level.OK, "nothing: there is no row, and no record")
+    assert topic.said([topic.static(b"a")], None) == (Level.OK, "nothing: there is no row, and no record that counts")
 
 
 def test_a_range_deletion_counts_for_the_rows_between_its_bounds() -> None:
@@ -176,6 +177,27 @@ def test_a_partition_deletion_counts_for_all_rows() -> None:
     assert topic.said(records, None) == GONE
     assert topic.said([*records, topic.static(b"b")], (b"b", b"x")) == LOST
     assert topic.said([*records, topic.static(b"b"), topic.row(b"b", b"y")], (b"b", b"y")) == EQUAL
+
+
+@pytest.mark.parametrize("data_format", list(DataFormat))
+def test_a_column_that_has_expired_does_not_differ(data_format: DataFormat) -> None:
+    """Its record still has the value, with the second from which it is null."""
+    topic = Topic(data_format)
+    over, later = str(int(time.time()) - 5), str(int(time.time()) + 500)
+    record = topic.row(b"a", b"x", **{names.COLUMNS_EXPIRE_AT: json.dumps({"s": int(over)})})
+    assert topic.said([record], (None, b"x")) == EQUAL
+    assert topic.said([record], (b"a", b"x")) == EQUAL
+    assert topic.said([record], (None, b"y")) == OTHER
+    record = topic.row(b"a", b"x", **{names.COLUMNS_EXPIRE_AT: json.dumps({"s": int(later)})})
+    assert topic.said([record], (None, b"x")) == OTHER
+
+
+def test_a_row_has_expired_only_when_its_second_is_over() -> None:
+    """A row that is gone before that was deleted, and its deletion has not been published."""
+    topic = Topic()
+    over, later = str(int(time.time()) - 5), str(int(time.time()) + 500)
+    assert topic.said([topic.row(b"a", b"x", **{names.EXPIRES_AT: over})], None)[0] is Level.OK
+    assert topic.said([topic.row(b"a", b"x", **{names.EXPIRES_AT: later})], None) == STAYED
 
 
 def test_a_trace_needs_no_pyspark() -> None:

@@ -110,6 +110,11 @@ class AgentStatus:
         found: Mapping[str, Mapping[str, object]] = self.content["topics"]
         return found
 
+    @property
+    def hazards(self) -> list[str]:
+        """The policies of Pulsar that would delete unread events, as the agent has reported them, each once."""
+        return sorted({str(hazard) for each in self.topics.values() for hazard in _list(each.get("hazards"))})
+
     def number(self, name: str) -> float:
         """The value of a metric; 0 if an agent of an earlier version does not have it."""
         return _number(self._part("metrics").get(name, 0))
@@ -294,7 +299,7 @@ class AgentStatus:
             text = "held events fill maxHeldBytes: no more events are held, and reading of all tables will wait"
             yield failure(self.place, text, "correct the topics that cannot be used, or raise maxHeldBytes")
         yield from self._refused_topics()
-        for hazard in sorted({str(hazard) for each in self.topics.values() for hazard in _list(each.get("hazards"))}):
+        for hazard in self.hazards:
             text, _, remedy = hazard.partition("; fix it with ")
             yield warning(self.place, f"Pulsar: {text}", remedy)
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from cdc.health.agent_status import AgentStatus
 from cdc.health.data_topics import named_tables
 from cdc.health.dead_letter_topics import reads_line
 from cdc.health.findings import Finding, Section, failure, ok, warning
@@ -51,7 +52,7 @@ def line_status(config: LineConfig) -> list[Section]:
             Section(title="servers", findings=[cluster.finding(statuses, now_s), _broker(config, pulsar)]),
             agents_section(None if pulsar.problem else service, config, cluster, agent_findings, statuses),
             Section(title="sources", findings=_sources(config, pulsar, cluster, now_s)),
-            Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, now_s))),
+            Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, statuses, now_s))),
             Section(
                 title="dead letters",
                 findings=_known(pulsar, lambda: dead_letters(service, config, pulsar.sources, now_s)),
@@ -131,8 +132,11 @@ def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findi
             yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
 
 
-def _tables(service: PulsarService, config: LineConfig, pulsar: _Answer, now_s: float) -> list[Finding]:
-    found = tables(service, config, pulsar.topics, pulsar.sources, now_s)
+def _tables(
+    service: PulsarService, config: LineConfig, pulsar: _Answer, statuses: Sequence[AgentStatus], now_s: float
+) -> list[Finding]:
+    told = {hazard for status in statuses if status.is_current(now_s) for hazard in status.hazards}
+    found = tables(service, config, pulsar.topics, pulsar.sources, now_s, told)
     return found or [
         ok(
             "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,7 +17,8 @@ from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.source_log import warning_about
 from cdc.health.sources import SourceView
-from cdc.health.topic_policies import asked_once, policy_warnings
+from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
+from clients.topic_policies import Ask, Audience
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
@@ -79,16 +80,26 @@ def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str
 
 
 def tables(
-    service: PulsarService, config: LineConfig, topics: Sequence[str], sources: Sequence[SourceView], now_s: float
+    service: PulsarService,
+    config: LineConfig,
+    topics: Sequence[str],
+    sources: Sequence[SourceView],
+    now_s: float,
+    told: Collection[str] = (),
 ) -> list[Finding]:
-    """One finding for each table, and warnings about policies of its data topics. Raises PulsarServiceError."""
+    """One finding for each table, and warnings about policies of its topics. Raises PulsarServiceError.
+
+    `told`: the hazards of events topics that agents have reported. An agent checks the policies once an hour.
+    """
     events = events_tables(topics, config.topic_prefix)
-    checks = _PolicyChecks(service)
+    ask = asked_once(service)
+    checks, events_checks = _PolicyChecks(ask), _PolicyChecks(ask, EVENTS, told)
 
     def look(table: str) -> list[Finding]:
         data = _existing(service, data_topics(table, sources))
         its_own = [each for each in sources if serves(each, table)]
-        checks.look(data)
+        checks.look(each.name for each in data)
+        events_checks.look([events[table]])
         return list(_table(service, config, table, events[table], data, now_s, its_own))
 
     with ThreadPoolExecutor(8) as pool:
@@ -101,8 +112,10 @@ def tables(
         found = [finding for each in pool.map(look, sorted(events)) for finding in each]
         completeness = asked_completeness.result()
     if isinstance(completeness, Finding):
-        return [*found, completeness, *checks.findings()]
-    return [*with_completeness(found, completeness), *checks.findings()]
+        completed = [*found, completeness]
+    else:
+        completed = with_completeness(found, completeness)
+    return [*completed, *events_checks.findings(), *checks.findings()]
 
 
 def _table(
@@ -207,42 +220,54 @@ def _existing(service: PulsarService, topics: Sequence[str]) -> list[_DataTopic]
 
 
 class _PolicyChecks:
-    """The policies that delete records of data topics. Each is told once, with the number of its topics."""
+    """The policies that delete messages of data topics, or of events topics. Each is told once, with the number of its
+    topics.
 
-    def __init__(self, service: PulsarService) -> None:
-        self._ask: Final = asked_once(service)
+    `audience`: as for `policy_warnings`. `told`: hazards that are left out.
+    """
+
+    def __init__(self, ask: Ask, audience: Audience | None = None, told: Collection[str] = ()) -> None:
+        self._audience: Final = audience
+        self._kind: Final = "data" if audience is None else audience.messages
+        self._told: Final = told
+        self._ask: Final = ask
         self._deletions: Final[list[tuple[str, Finding]]] = []
         self._unread: Final[dict[str, PulsarServiceError]] = {}
 
-    def look(self, topics: Iterable[_DataTopic]) -> None:
+    def look(self, topics: Iterable[str]) -> None:
         """Ask for the policies of these topics. Any thread may call this."""
         for topic in topics:
             try:
-                self._deletions.extend((topic.name, each) for each in policy_warnings(self._ask, topic.name, None))
+                found = policy_warnings(self._ask, topic, self._audience)
             except NotThereError:
                 continue  # deleted just now
             except PulsarServiceError as error:
-                self._unread[topic.name] = error
+                self._unread[topic] = error
+            else:
+                self._deletions.extend((topic, each) for each in found if as_hazard(each) not in self._told)
 
     def findings(self) -> list[Finding]:
         """A warning for each policy, and one for all topics whose policies could not be read."""
         by_text: dict[str, list[tuple[str, Finding]]] = {}
         for topic, each in sorted(self._deletions, key=lambda found: found[0]):
             by_text.setdefault(each.text, []).append((topic, each))
-        found = [_told_once([topic for topic, _ in group], group[0][1]) for group in by_text.values()]
+        found = [_told_once([topic for topic, _ in group], group[0][1], self._kind) for group in by_text.values()]
         if self._unread:
             [first, *others] = sorted(self._unread)
             topics = first.rpartition("/")[2] + (f" and {len(others):,} other topics" if others else "")
-            text = f"it is not known whether Pulsar deletes records of {topics}: {self._unread[first]}"
-            found.append(warning("data topics", text, "grant the right to read the topics' policies (tenant admin)"))
+            messages = "records" if self._audience is None else "unread events"
+            text = f"it is not known whether Pulsar deletes {messages} of {topics}: {self._unread[first]}"
+            found.append(
+                warning(f"{self._kind} topics", text, "grant the right to read the topics' policies (tenant admin)")
+            )
         return found
 
 
-def _told_once(topics: Sequence[str], first: Finding) -> Finding:
-    """The finding about the first of these topics, with the number of the others."""
+def _told_once(topics: Sequence[str], first: Finding, kind: str) -> Finding:
+    """The finding about the first of these topics, with the number of the others of this kind."""
     if len(topics) == 1:
         return first
-    others = f"{len(topics) - 1:,} other data topic{'s' if len(topics) > 2 else ''}"
+    others = f"{len(topics) - 1:,} other {kind} topic{'s' if len(topics) > 2 else ''}"
     text = f"{first.text}; the same holds for {others}, which `cdc doctor` lists"
     return replace(first, text=text, facts={"topics": list(topics)})
 

@@ -11,8 +11,9 @@ from clients.topic_policies import Ask, Audience, PolicyQuestions, hazards_of
 from schemas.topics import RESEND_SUBSCRIPTION
 from source_connector.tables.data_topic_policies import trimming_of
 
-__all__ = ["EVENTS", "LETTERS", "asked_once", "policy_warnings"]
+__all__ = ["EVENTS", "LETTERS", "as_hazard", "asked_once", "policy_warnings"]
 
+_FIX: Final = "; fix it with "
 # Dead letters wait in their topic until somebody runs `cdc connector resend`.
 LETTERS: Final = Audience(
     messages="dead letters", subscription=f"the subscription {RESEND_SUBSCRIPTION}", reader="whoever sends them again"
@@ -37,5 +38,10 @@ def policy_warnings(ask: Ask, topic: str, audience: Audience | None) -> list[Fin
     `audience`: who reads the unread messages; None for a data topic, whose readers have no subscription.
     """
     hazards = trimming_of(ask, topic, None) if audience is None else hazards_of(PolicyQuestions(ask), topic, audience)
-    parts = (hazard.partition("; fix it with ") for hazard in hazards)
+    parts = (hazard.partition(_FIX) for hazard in hazards)
     return [warning(topic.rpartition("/")[2], text, remedy) for text, _, remedy in parts]
+
+
+def as_hazard(found: Finding) -> str:
+    """A warning of `policy_warnings` as an agent has it in its status."""
+    return f"{found.text}{_FIX}{found.remedy}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,3 +83,32 @@ def test_a_row_is_found_on_its_whole_way_and_published_again(
     )
     gone = "nothing: the row is gone, and the newest record says so"
     wait_until(lambda: differs("-1", "2026-11-24") == gone, "the record of the row that is gone")
+
+
+@pytest.mark.usefixtures("keep_data_topics")
+def test_records_that_a_truncation_or_a_ttl_has_removed_do_not_differ(
+    line_yaml: Path, cql: Session, keyspace: str, table: AgentTable, deploy_connector: DeployConnector
+) -> None:
+    """The topic still has them. A row that is written after the truncation counts."""
+    table.create("id int PRIMARY KEY, v text, w text")
+    deploy_connector(keyspace, "t")
+
+    def differs(key: str) -> str:
+        return str(_traced(line_yaml, table.name, key)["what differs"][0]["text"])
+
+    def write(key: int) -> None:
+        cql.execute(f"INSERT INTO {table.name} (id, v) VALUES ({key}, 'amber')")
+        cql.execute(f"UPDATE {table.name} USING TTL 3 SET w = 'gone soon' WHERE id = {key}")
+
+    equal = "nothing: the newest record is the row as Cassandra has it"
+    write(1)
+    wait_until(lambda: "columns_expire_at" in _traced(line_yaml, table.name, "1")["records"][-1]["text"], "the records")
+    time.sleep(4)
+    assert _traced(line_yaml, table.name, "1")["row"][0]["text"].startswith('{"v": "amber"')
+    assert differs("1") == equal
+    cql.execute(f"TRUNCATE {table.name}")
+    write(2)
+    wait_until(lambda: differs("1") == "nothing: there is no row, and no record that counts", "the truncation")
+    removed = _traced(line_yaml, table.name, "1")["records"][-1]["text"]
+    assert "; removed by the truncation of " in removed
+    wait_until(lambda: differs("2") == equal, "the record behind the truncation")

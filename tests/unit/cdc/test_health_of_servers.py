@@ -27,7 +27,8 @@ from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import Cluster, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
-from cdc.health.tables import _DataTopic, _PolicyChecks, dead_letters, gaps, tables
+from cdc.health.tables import _PolicyChecks, dead_letters, gaps, tables
+from cdc.health.topic_policies import as_hazard, asked_once
 from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
@@ -550,8 +551,8 @@ def test_a_policy_of_several_data_topics_is_told_once() -> None:
         pages[f"{each}/messageTTL"] = page(60 if number == 2 else 0)
     names = [f"persistent:/{each.removeprefix('/admin/v2/persistent')}" for each in topics]
     with serving(pages) as url, PulsarService(_line(url)) as service:
-        checks = _PolicyChecks(service)
-        checks.look(_DataTopic(name, "") for name in names)
+        checks = _PolicyChecks(asked_once(service))
+        checks.look(names)
     kept, dropped = checks.findings()
     assert (kept.subject, dropped.subject) == ("data-shop.t0", "data-shop.t1")
     assert kept.text.endswith("there is no retention; the same holds for 2 other data topics, which `cdc doctor` lists")
@@ -583,8 +584,8 @@ def test_policies_of_data_topics_that_cannot_be_read_are_told_once() -> None:
             return super().policy(topic, path)
 
     with serving(pages) as url, Counting(_line(url)) as service:
-        checks = _PolicyChecks(service)
-        checks.look(_DataTopic(name, "") for name in names)
+        checks = _PolicyChecks(asked_once(service))
+        checks.look(names)
     [found] = checks.findings()
     assert (found.level, found.subject) == (Level.WARNING, "data topics")
     said = (
@@ -592,6 +593,28 @@ def test_policies_of_data_topics_that_cannot_be_read_are_told_once() -> None:
     )
     assert found.text.startswith(said)
     assert sum("subscriptionExpirationTime" in each for each in asked) == 1
+
+
+def test_status_tells_of_a_policy_that_deletes_events_unless_the_agent_has() -> None:
+    """The agent checks the policies once an hour, so the status said for an hour that all is well."""
+    data = "public/default/data-shop.orders"
+    kept = {
+        "retention": page({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}),
+        "stats": page({"storageSize": 1}),
+    }
+    well = {"messageTTL": page(0), "backlogQuotaMap": page({})}
+    pages = _line_of_orders({"tables": "shop.*"}, "unused", data, {**kept, **well})
+    pages["/admin/v2/persistent/public/default/cdc-events-shop.orders/messageTTL"] = page(60)
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        topics, sources = service.topics("public/default"), sources_of(service)
+        _, found = tables(service, config, topics, sources, 0.0)
+        told = {as_hazard(found)}
+        [_] = tables(service, config, topics, sources, 0.0, told)
+    assert (found.level, found.subject) == (Level.WARNING, "cdc-events-shop.orders")
+    assert found.text == "the message TTL drops events that were not read for 60 s"
+    assert found.remedy.startswith(
+        "`pulsar-admin topics set-message-ttl persistent://public/default/cdc-events-shop.orders"
+    )
 
 
 def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-__all__ = ["missing_table_text"]
+__all__ = ["hint_of", "missing_table_text"]
 
 _MOST: Final = 3
 # Users may have keyspaces whose names begin with "system", too.
@@ -19,19 +19,24 @@ _OF_CLUSTER: Final = frozenset(
 def missing_table_text(name: str, where: str, tables: Iterable[str]) -> str:
     """Why `keyspace.table` cannot be used: it is none of `tables`, which are all of `where` (`at 10.0.0.1:9042`).
 
-    It names tables with similar names, else some tables of the keyspace. It does not name tables of the cluster itself
-    (`system`, `system_schema`, ...).
+    It names other tables as `hint_of` does.
+    """
+    return f"{name} does not exist {where}{hint_of(name, tables)}"
+
+
+def hint_of(name: str, tables: Iterable[str]) -> str:
+    """The end of such a text: tables with similar names, else some tables of the keyspace.
+
+    It does not name tables of the cluster itself (`system`, `system_schema`, ...).
     """
     users = sorted(each for each in tables if each.partition(".")[0] not in _OF_CLUSTER)
     near = _similar(name, users)
     in_keyspace = [each for each in users if each.startswith(f"{name.partition('.')[0]}.")]
     if near:
-        hint = f"; did you mean {' or '.join(near)}?"
-    elif in_keyspace:
-        hint = f"; the tables there are {', '.join(in_keyspace[:_MOST])}{', ...' if len(in_keyspace) > _MOST else ''}"
-    else:
-        hint = ", and no table has a similar name"
-    return f"{name} does not exist {where}{hint}"
+        return f"; did you mean {' or '.join(near)}?"
+    if in_keyspace:
+        return f"; the tables there are {', '.join(in_keyspace[:_MOST])}{', ...' if len(in_keyspace) > _MOST else ''}"
+    return ", and no table has a similar name"
 
 
 def _similar(name: str, tables: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from cdc.health.shared_events import shared_events
 from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 from schemas.cql_identifier import cql_identifier
+from schemas.similar_tables import hint_of
 
 __all__ = ["is_of_other_cluster", "line_status", "uncaptured"]
 
@@ -125,7 +126,8 @@ def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findi
     for name in named_tables(source) if tables and source.running else ():
         if name not in tables:
             remedy = f"create it, or correct the option with pulsar-admin sources update {source.arguments}"
-            yield warning(source.name, f"waits for its table {name}, which does not exist", remedy)
+            text = f"waits for its table {name}, which does not exist{hint_of(name, tables)}"
+            yield warning(source.name, text, remedy)
         elif not tables[name]:
             table = ".".join(map(cql_identifier, name.split(".", 1)))
             text = f"its table {name} has cdc = false: changes are not captured"

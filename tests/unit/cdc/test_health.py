@@ -99,10 +99,11 @@ def test_a_source_of_a_table_without_cdc_or_of_none_is_told() -> None:
     """Such a source runs and waits, and the status said that all is well."""
     tables = {"shop.orders": True, "shop.Items": False}
     assert not list(uncaptured(_running("shop.orders"), tables))
-    [off, missing] = uncaptured(_running("shop.orders,shop.Items,shop.none,crm.*"), tables)
+    [off, missing] = uncaptured(_running("shop.orders,shop.Items,Shop.orders,crm.*"), tables)
     assert (off.level, off.text) == (Level.WARNING, "its table shop.Items has cdc = false: changes are not captured")
     assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
-    assert (missing.level, missing.text) == (Level.WARNING, "waits for its table shop.none, which does not exist")
+    text = "waits for its table Shop.orders, which does not exist; did you mean shop.orders?"
+    assert (missing.level, missing.text) == (Level.WARNING, text)
     assert not list(uncaptured(_running("shop.none"), {}))
     assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), tables))  # it has another finding
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-__all__ = ["last_error", "one_line", "warning_about"]
+__all__ = ["last_error", "one_line", "start_waits_for", "warning_about"]
 
 _LOG_LINES: Final = 400
 _LOG_BYTES: Final = 256 * 1024
@@ -22,6 +22,9 @@ _WARNING: Final = re.compile(
     r"(?P<time>\S+) \[cassandra-cdc-stderr\] (WARN|ERROR) .*? - source_connector(?!\.tables\.data_topic_policies)[\w.]*: "
     r"(?P<text>.*)"
 )
+# Any line of the process. While it cannot reach Cassandra at its start, it logs nothing else.
+_SAID: Final = re.compile(r"(?P<time>\S+) \[cassandra-cdc-stderr\] \w+ .*? - source_connector[\w.]*: (?P<text>.*)")
+_START_WAITS: Final = "waiting: "
 # A warning comes again after 30 s, or after the pause between two attempts, which is at most a minute.
 _RECENT_S: Final = 120.0
 
@@ -52,6 +55,18 @@ def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
     ]
     said_s, text = max(found, default=(0.0, ""))
     return text if now_s - said_s < _RECENT_S else ""
+
+
+def start_waits_for(logs: Path, name: str, now_s: float) -> str:
+    """Why an instance of the source waits at its start, if that is the newest thing it logged; empty if none waits.
+
+    An instance that does not reach Cassandra counts as running for half a minute. Then it ends, and is started again.
+    """
+    for lines in _ends(logs, name):
+        matched = next(filter(None, map(_SAID.match, reversed(lines))), None)
+        if matched and matched["text"].startswith(_START_WAITS) and now_s - _seconds(matched["time"]) < _RECENT_S:
+            return one_line(matched["text"].removeprefix(_START_WAITS))
+    return ""
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
-from cdc.health.source_log import last_error, one_line
+from cdc.health.source_log import last_error, one_line, start_waits_for
 from cdc.health.worker_requests import last_request
 from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig, flattened
@@ -144,6 +144,10 @@ class SourceView:
             return
         if self.starts_for_s is not None or self.is_down:
             yield self._down(count, logs, facts, now_s)
+            return
+        if logs is not None and (reason := start_waits_for(logs, self.name, now_s)):
+            text = f"{count}, and waits: {reason}"
+            yield warning(self.name, text, self._remedy(_NO_CASSANDRA, has_reason=True), **facts)
             return
         recent = [each for each in self.instances if now_s - each.last_exception_s < _RECENT_S and each.last_exception]
         if recent:

@@ -15,6 +15,7 @@ from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.shared_events import events_of
 from cdc.health.source_log import warning_about
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
@@ -138,21 +139,23 @@ def _table(
         remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
         yield failure(table, text, remedy)
         return
-    yield waiting_finding(table, waiting, records, sources, config.functions_log_dir, now_s)
+    read_by = full_topic_name(topic), config.events_subscription_name
+    yield waiting_finding(table, waiting, records, read_by, sources, config.functions_log_dir, now_s)
 
 
 def waiting_finding(
     table: str,
     waiting: Backlog,
     records: str,
+    read_by: tuple[str, str],
     sources: Sequence[SourceView],
     logs: Path | None,
     now_s: float,
 ) -> Finding:
     """Whether the events of a table are read.
 
-    `records`: the size of its data topic, as text. `sources`: those that serve it. `logs`: the folder of their logs, if
-    it is on this machine.
+    `records`: the size of its data topic, as text. `read_by`: its events topic, and the subscription that the agents keep
+    for the connector. `sources`: those that serve it. `logs`: the folder of their logs, if it is on this machine.
     """
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
@@ -162,7 +165,9 @@ def waiting_finding(
     if not waiting.consumers:
         if any(each.starts_for_s is not None for each in sources):
             return warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
-        return failure(table, f"no source reads its events: {says}", _remedy_of_unread(sources), **facts)
+        return failure(
+            table, f"no source reads its events: {says}", _remedy_of_unread(table, read_by, sources), **facts
+        )
     if not said and waiting.oldest_s <= _LATE_S:
         return ok(table, says, **facts)
     make = failure if _PARKED in said or waiting.oldest_s > _VERY_LATE_S else warning
@@ -184,10 +189,26 @@ def _remedy_of_late(sources: Sequence[SourceView]) -> str:
     )
 
 
-def _remedy_of_unread(sources: Sequence[SourceView]) -> str:
-    """What to do about a table whose events nobody reads. `sources`: those that serve the table."""
+def _remedy_of_unread(table: str, read_by: tuple[str, str], sources: Sequence[SourceView]) -> str:
+    """What to do about a table whose events nobody reads.
+
+    `read_by`: the events topic and the subscription that the agents keep for the connector. `sources`: those that serve
+    the table.
+    """
     running = next((each for each in sources if each.running), None)
     if running is not None:
+        topic, subscription = read_by
+        reads = sorted(events_of(running, table))
+        if all(each != topic for each, _ in reads):
+            return (
+                f"its source {running.name} reads {reads[0][0].rpartition('/')[2]} instead of {topic.rpartition('/')[2]}:"
+                " correct its option events.topic, or topicPrefix of the agents and of line.yaml"
+            )
+        if read_by not in reads:
+            return (
+                f"its source {running.name} reads with the subscription {reads[0][1]}, and the agents keep {subscription}:"
+                " set events.subscription.name of the source and eventsSubscriptionName to the same name"
+            )
         return f"its source {running.name} runs, and waits: {running.log_path} on the worker says for what"
     if sources:
         return f"see its source {sources[0].name} above"

@@ -15,7 +15,8 @@ _TABLES = ("crm.person", "shop.Orders", "shop.orders")
 
 def _source(name: str, topic: str = "persistent://public/default/data-shop.orders", **options: object) -> SourceView:
     config = {"topicName": topic, "configs": options or {"keyspace": "shop", "table": "orders"}}
-    return SourceView.of(name, config, {"numInstances": 1, "instances": []})
+    instances = [{"instanceId": 0, "status": {"running": True, "error": ""}}]
+    return SourceView.of(name, config, {"numInstances": 1, "instances": instances})
 
 
 def test_two_sources_of_one_table_with_two_topics_are_a_failure() -> None:
@@ -27,7 +28,7 @@ def test_two_sources_of_one_table_with_two_topics_are_a_failure() -> None:
         "data-shop.orders nor other has all changes"
     )
     assert finding.remedy.startswith(
-        "pulsar-admin sources delete --name b (or a), or take the table out of its options"
+        "pulsar-admin sources delete --name b, or --name a; or take the table out of its options"
     )
     assert finding.remedy.endswith("then `cdc spark verify --repair` the table")
 
@@ -47,9 +48,15 @@ def test_two_sources_with_one_data_topic_are_a_warning() -> None:
         _source("b", keyspace="shop", table="orders", **{"events.subscription.name": "audit"}),
         _source("b", keyspace="shop", table="orders", events={"topic": "other-shop.orders"}),
         _source("b", "x", tables="crm.*"),
-        replace(_source("b", "other"), is_stopped=True),
+        replace(_source("b", "other"), instances=[]),
     ],
-    ids=["another table", "another subscription", "another events topic, in a nested map", "other tables", "stopped"],
+    ids=[
+        "another table",
+        "another subscription",
+        "another events topic, in a nested map",
+        "other tables",
+        "it does not run",
+    ],
 )
 def test_sources_that_share_nothing_are_not_told(other: SourceView) -> None:
     """Names of tables are case-sensitive."""

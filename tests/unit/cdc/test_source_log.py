@@ -13,6 +13,7 @@ from cdc.health.sources import SourceView
 from cdc.health.tables import Backlog, waiting_finding
 
 _NOW_S = 1_795_453_200.0
+_READ = ("persistent://public/default/cdc-events-shop.orders", "sub")
 _PARKED = (
     "shop.orders is parked, its events wait: the data topic does not take the table's schema (org.apache.pulsar.client.api."
     "PulsarClientException$IncompatibleSchemaException); set the topic's or namespace's schema compatibility strategy to "
@@ -32,16 +33,17 @@ def _logs(folder: Path, *lines: str) -> Path:
     return folder
 
 
-def _source() -> SourceView:
-    config = {"topicName": "data-shop.orders", "configs": {"keyspace": "shop", "table": "orders"}}
-    return SourceView.of("shop", config, {"numInstances": 1, "instances": []})
+def _source(**options: str) -> SourceView:
+    config = {"topicName": "data-shop.orders", "configs": {"keyspace": "shop", "table": "orders", **options}}
+    instances = [{"instanceId": 0, "status": {"running": True, "error": ""}}]
+    return SourceView.of("shop", config, {"numInstances": 1, "instances": instances})
 
 
 def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path: Path) -> None:
     """It was well for a minute, and then to be waited for."""
     logs = _logs(tmp_path, _line(_PARKED), _line("reading the topic", level="INFO"))
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    found = waiting_finding("shop.orders", waiting, "data-shop.orders has 2 KiB", [_source()], logs, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "data-shop.orders has 2 KiB", _READ, [_source()], logs, _NOW_S)
     assert found.level is Level.FAILURE
     assert found.text.startswith(
         "1 message waits, the oldest for 6.0 s; data-shop.orders has 2 KiB; its source's log says:"
@@ -53,7 +55,7 @@ def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:
     """The events of other rows continue."""
     logs = _logs(tmp_path, _line("shop.orders (7): ReadTimeout: no answer; attempt 3 in 0.4 s", module=".attempts"))
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    found = waiting_finding("shop.orders", waiting, "", [_source()], logs, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S)
     assert (found.level, "attempt 3 in 0.4 s" in found.text) == (Level.WARNING, True)
 
 
@@ -74,13 +76,13 @@ def test_other_lines_are_not_about_the_table(line: str, tmp_path: Path) -> None:
     logs = _logs(tmp_path, line)
     assert warning_about(logs, "shop", "shop.orders", _NOW_S) == ""
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    assert waiting_finding("shop.orders", waiting, "", [_source()], logs, _NOW_S).level is Level.OK
+    assert waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S).level is Level.OK
 
 
 def test_without_the_logs_the_remedy_names_the_log() -> None:
     """Only the log has the reason why a table is parked."""
     found = waiting_finding(
-        "shop.orders", Backlog(messages=1, oldest_s=61.0, consumers=4), "", [_source()], None, _NOW_S
+        "shop.orders", Backlog(messages=1, oldest_s=61.0, consumers=4), "", _READ, [_source()], None, _NOW_S
     )
     assert found.level is Level.WARNING
     assert (
@@ -92,7 +94,7 @@ def test_a_table_without_waiting_events_is_well_whatever_the_log_says(tmp_path: 
     """The warning may be about something that is over."""
     logs = _logs(tmp_path, _line(_PARKED))
     found = waiting_finding(
-        "shop.orders", Backlog(messages=0, oldest_s=0.0, consumers=4), "", [_source()], logs, _NOW_S
+        "shop.orders", Backlog(messages=0, oldest_s=0.0, consumers=4), "", _READ, [_source()], logs, _NOW_S
     )
     assert found.level is Level.OK
 
@@ -132,3 +134,44 @@ def test_a_source_that_does_not_reach_cassandra_gets_the_options_to_correct(tmp_
         "start Cassandra, or correct contactPoints and port of its --source-config with pulsar-admin sources update --name "
         "shop; Pulsar starts it again by itself"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (
+            {"events.topic": "cdc-event-shop.orders"},
+            "its source shop reads cdc-event-shop.orders instead of cdc-events-shop",
+        ),
+        (
+            {"events.subscription.name": "mine"},
+            "its source shop reads with the subscription mine, and the agents keep sub",
+        ),
+        (
+            {},
+            "its source shop runs, and waits: logs/functions/public/default/shop/shop-0.log on the worker says for what",
+        ),
+    ],
+    ids=["another topic", "another subscription", "another reason"],
+)
+def test_a_source_that_reads_something_else_is_named_with_the_option(options: dict[str, str], remedy: str) -> None:
+    """The log was to be read, which only says that a topic does not exist, or nothing at all."""
+    waiting = Backlog(messages=1, oldest_s=6.0, consumers=0)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source(**options)], None, _NOW_S)
+    assert found.level is Level.FAILURE
+    assert found.remedy.startswith(remedy)
+
+
+def test_an_instance_that_does_not_reach_cassandra_is_told_while_it_waits(tmp_path: Path) -> None:
+    """It counts as running for half a minute, then it ends and is started again: the status said that it runs."""
+    text = "waiting: cannot read Cassandra at 10.9.9.9 port 9042: Connection refused"
+    logs = _logs(tmp_path, _line("the row path runs native", level="INFO"), _line(text, module=".source"))
+    [found] = _source().findings(logs, _NOW_S)
+    assert found.level is Level.WARNING
+    assert (
+        found.text == "1 of 1 instances run, and waits: cannot read Cassandra at 10.9.9.9 port 9042: Connection refused"
+    )
+    assert found.remedy.startswith("start Cassandra, or correct contactPoints and port")
+    with (logs / "public" / "default" / "shop" / "shop-0.log").open("a") as file:
+        file.write(_line("shop.orders: table id 1, schema 1", level="INFO", module=".tables.table_tracker"))
+    assert [each.level for each in _source().findings(logs, _NOW_S)] == [Level.OK]

@@ -11,10 +11,11 @@ from typing import Final
 
 __all__ = ["last_error", "one_line", "start_waits_for", "warning_about"]
 
-_LOG_LINES: Final = 400
-_LOG_BYTES: Final = 256 * 1024
+# The Java client logs the schema of each producer on many lines, so a few hundred lines may be a second.
+_LOG_BYTES: Final = 1024 * 1024
 _BAD_LINE: Final = re.compile(r" (ERROR|FATAL) |Exception: |error: ")
 _MOST_SHOWN: Final = 400
+_BEGINNING: Final = 180
 # The first thing that an instance's JVM logs.
 _START: Final = "Trying Loading file as NAR file"
 # A line of the connector's Python process, without those that repeat each hour and delay no event.
@@ -51,7 +52,9 @@ def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
     names = re.compile(rf"(?<![\w.]){re.escape(table)}(?!\w)")
     matches = (matched for lines in _ends(logs, name) for matched in map(_WARNING.match, lines))
     found = [
-        (_seconds(each["time"]), one_line(each["text"])) for each in matches if each and names.search(each["text"])
+        (_seconds(each["time"]), _without_middle(each["text"]))
+        for each in matches
+        if each and names.search(each["text"])
     ]
     said_s, text = max(found, default=(0.0, ""))
     return text if now_s - said_s < _RECENT_S else ""
@@ -75,6 +78,11 @@ def one_line(text: str) -> str:
     return first if len(first) <= _MOST_SHOWN else f"{first[:_MOST_SHOWN]}..."
 
 
+def _without_middle(text: str) -> str:
+    """A warning, without the middle of a long one: what to do is at its end."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_BEGINNING]} ... {text[_BEGINNING - _MOST_SHOWN :]}"
+
+
 def _ends(logs: Path, name: str) -> Iterator[list[str]]:
     """The last lines of each log of the source. A log that this user may not read is left out."""
     for path in sorted(logs.glob(f"*/*/{name}/{name}-*.log")):
@@ -84,7 +92,7 @@ def _ends(logs: Path, name: str) -> Iterator[list[str]]:
                 text = file.read(_LOG_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        yield text.splitlines()[-_LOG_LINES:]
+        yield text.splitlines()
 
 
 def _seconds(time: str) -> float:

@@ -168,7 +168,8 @@ class SourceView:
             )
             return warning(self.name, text, remedy, **facts)
         text = f"is not running: {count} ({why}){log}"
-        return failure(self.name, text, self._remedy(f"{why} {said}", has_reason=bool(self.error or said)), **facts)
+        remedy = self._remedy(f"{why} {said}", has_reason=bool(self.error or said or logs is not None))
+        return failure(self.name, text, remedy, **facts)
 
     def _remedy(self, said: str, *, has_reason: bool) -> str:
         """What to do about a source that does not run. `said`: the reasons of the worker and of the source's log."""
@@ -182,7 +183,7 @@ class SourceView:
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         if not has_reason:
             remedy = f"see {self.log_path} on the worker (functionsLogDir in line.yaml shows its last error here); then {remedy}"
-        if self.error == _NO_ANSWER:
+        if self.error == _NO_ANSWER or (not self.error and has_reason):
             remedy = f"wait half a minute, for Pulsar starts an instance again that has ended; else {remedy}"
         return remedy
 

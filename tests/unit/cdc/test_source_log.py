@@ -16,7 +16,10 @@ _NOW_S = 1_795_453_200.0
 _READ = ("persistent://public/default/cdc-events-shop.orders", "sub")
 _PARKED = (
     "shop.orders is parked, its events wait: the data topic does not take the table's schema (org.apache.pulsar.client.api."
-    "PulsarClientException$IncompatibleSchemaException); set the topic's or namespace's schema compatibility strategy to "
+    "PulsarClientException$IncompatibleSchemaException: Unable to read schema: { "
+    + '"name": "f", '
+    * 1000
+    + "}); set the topic's or namespace's schema compatibility strategy to "
     "one that allows the change, or use another destination topic; next attempt in 8.0 s"
 )
 
@@ -40,8 +43,8 @@ def _source(**options: str) -> SourceView:
 
 
 def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path: Path) -> None:
-    """It was well for a minute, and then to be waited for."""
-    logs = _logs(tmp_path, _line(_PARKED), _line("reading the topic", level="INFO"))
+    """It was well for a minute, and then to be waited for. The Java client logs schemas on many lines behind it."""
+    logs = _logs(tmp_path, _line(_PARKED), _line("reading the topic", level="INFO"), '  "type" : "record",\n' * 5_000)
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
     found = waiting_finding("shop.orders", waiting, "data-shop.orders has 2 KiB", _READ, [_source()], logs, _NOW_S)
     assert found.level is Level.FAILURE
@@ -49,6 +52,8 @@ def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path:
         "1 message waits, the oldest for 6.0 s; data-shop.orders has 2 KiB; its source's log says:"
     )
     assert "shop.orders is parked, its events wait: the data topic does not take the table's schema" in found.text
+    assert found.text.endswith("to one that allows the change, or use another destination topic; next attempt in 8.0 s")
+    assert len(found.text) < 600
 
 
 def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:

@@ -282,6 +282,9 @@ class AgentStatus:
     def _disk(self) -> Iterator[Finding]:
         used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
         seconds = self.number("cdc_raw_seconds_to_full")
+        if kept := self.number("segments_not_deleted"):
+            text = f"{kept:,.0f} finished segments cannot be deleted, so cdc_raw fills up"
+            yield failure(self.place, text, "its log has the reason; let its user write in cdc_raw (docs/install.md)")
         remedy = "see why events are not sent (its topics, Pulsar), or raise cdc_total_space in cassandra.yaml"
         if limit and used >= _NEARLY * limit:
             text = f"cdc_raw has {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"
@@ -289,6 +292,10 @@ class AgentStatus:
         elif 0 <= seconds < _IN_SIGHT_S:
             make = failure if seconds < _SOON_S else warning
             yield make(self.place, f"cdc_raw is full in {as_duration(seconds)} at the rate of the last minute", remedy)
+        if failures := self.number("archive_failures"):
+            text = f"{failures:,.0f} times since its start a finished segment could not be copied to archiveUrl"
+            remedy = "see its log for the reason; it is tried again, and the count remains until the agent's next start"
+            yield warning(self.place, text, remedy)
         if self.number("spill_failures"):
             text = f"{self.number('spill_failures'):,.0f} times since its start a segment could not be moved out of cdc_raw"
             remedy = "make room in spillDir, and check its permissions; the count remains until the agent's next start"

@@ -53,6 +53,7 @@ class FinishedSegmentFiles:
         # that. A queued one may have been removed by hand. It needs no account any more.
         missing = faulty.keys() - self._segments.listed.keys()
         set_aside = {each for each in missing if is_read_again(each) or self._archiver.is_set_aside(each)}
+        not_deleted = 0
         for key, segment in self._segments.listed.items():
             if key in lost:
                 if not segment.log_exists:
@@ -60,11 +61,14 @@ class FinishedSegmentFiles:
             elif key in finished and self._segments.is_settled(key) and _is_same_file(segment):
                 if not self._is_parked(segment) and self._is_kept_elsewhere(segment):
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
-                    if not segment.path.exists():
+                    if segment.path.exists():
+                        not_deleted += 1
+                    else:
                         self._archived.discard(segment.path)
             elif key in faulty and self._archiver.set_aside(segment.path, faulty[key]):
                 self._metrics.segments_set_aside += 1
                 set_aside.add(key)
+        self._metrics.segments_not_deleted = not_deleted
         return frozenset(set_aside)
 
     def present(self) -> Collection[SegmentKey] | None:

@@ -422,6 +422,21 @@ def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: flo
     assert found == ([] if last is None else [(Level.WARNING, text)])
 
 
+def test_finished_segments_that_stay_are_told_with_the_right_remedy() -> None:
+    """cdc_raw fills up, and the remedy was to see why events are not sent. They were."""
+    metrics = {**_recorded("agent-status")["metrics"], "segments_not_deleted": 3, "archive_failures": 2}
+    [deleted, archived] = _agent(1, metrics=metrics)
+    assert (deleted.level, deleted.text) == (
+        Level.FAILURE,
+        "3 finished segments cannot be deleted, so cdc_raw fills up",
+    )
+    assert deleted.remedy == "its log has the reason; let its user write in cdc_raw (docs/install.md)"
+    assert (archived.level, archived.text) == (
+        Level.WARNING,
+        "2 times since its start a finished segment could not be copied to archiveUrl",
+    )
+
+
 def test_two_troubles_of_an_agent_are_two_findings() -> None:
     """Each has its own remedy, and no finding says that the agent is well."""
     metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}

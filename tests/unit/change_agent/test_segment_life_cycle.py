@@ -205,6 +205,27 @@ def test_a_finished_segment_that_cannot_be_deleted_is_told_once_and_tried_again(
     assert archiver.delete(log)
 
 
+def test_finished_segments_that_cannot_be_deleted_are_counted_until_they_are(
+    agent: StagedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rights of cdc_raw may change while the agent runs. Only the log told why cdc_raw filled up."""
+    denied = True
+    unlink = Path.unlink
+
+    def refuse(path: Path, *arguments: object, **options: object) -> None:
+        if denied and path.parent == agent.cdc_raw:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        unlink(path, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for number in range(2):
+        agent.segment(_ID + number, segment_bytes(_ID + number, [payloads(3)]), "9\nCOMPLETED")
+    wait_until(lambda: agent.metrics.segments_not_deleted == 2, "both are counted")
+    denied = False
+    wait_until(lambda: agent.files() == [], "they are deleted")
+    wait_until(lambda: agent.metrics.segments_not_deleted == 0, "none is left")
+
+
 def test_while_positions_cannot_be_stored_no_segment_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

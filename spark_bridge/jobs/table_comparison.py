@@ -28,12 +28,10 @@ from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, with_owner
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
+from spark_bridge.topics.topic_schemas import PRESENT_VERSION, SchemaVersion, TopicSchemas
 
 __all__ = ["ID", "Differences", "TableComparison"]
 
-_CASSANDRA_VERSION: Final = -1
-"""The version number of the table's own schema, beside the versions of the topic."""
 _KEY, _PARTS, _ANY_KEY, _ROW_TIME = "_cdc_key", "_cdc_key_parts", "_cdc_any_key", "_cdc_row_writetime"
 _ROW_BYTES: Final = 50
 """The least size of a row, as a topic or a mirror stores it."""
@@ -86,7 +84,7 @@ class TableComparison:
         self._published = published
         shown = table if published is None else published.table
         topic = TopicSchemas.fetch(options)
-        own = SchemaVersion(version=_CASSANDRA_VERSION, key=data_key_schema(shown), value=data_value_schema(shown))
+        own = SchemaVersion(version=PRESENT_VERSION, key=data_key_schema(shown), value=data_value_schema(shown))
         self._schemas = TopicSchemas(topic=topic.topic, versions=(own, *topic.versions))
         self._columns = table_columns(self._schemas)
         self._keys = avro_names([each.name for each in shown.primary_key])
@@ -146,7 +144,7 @@ class TableComparison:
         ]
 
     def _cassandra(self) -> DataFrame:
-        version = F.lit(_CASSANDRA_VERSION).cast("bigint")
+        version = F.lit(PRESENT_VERSION).cast("bigint")
         statics = F.array(*map(F.lit, self._statics)).cast("array<string>")
         as_of_topic = {
             "key_version": version,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from spark_bridge.errors import TopicError
 from spark_bridge.topics.admin import PATIENCE_S, PulsarAdmin, RegisteredSchema
 from spark_bridge.topics.options import BridgeOptions
 
-__all__ = ["AvroRecord", "SchemaVersion", "TopicSchemas"]
+__all__ = ["PRESENT_VERSION", "AvroRecord", "SchemaVersion", "TopicSchemas"]
+
+PRESENT_VERSION: Final = -1
+"""The version of rows as Cassandra has them now, beside the versions of the registry, which begin with 0."""
 
 AvroRecord = Mapping[str, Any]
 """An Avro record's definition, as parsed JSON."""
@@ -41,8 +44,11 @@ class TopicSchemas:
     def dropped_since(self, version: int) -> frozenset[str]:
         """Value columns that the newest version has, but a version between `version` and the newest one lacks.
 
-        They were dropped and added again: Cassandra no longer shows their earlier values.
+        They were dropped and added again: Cassandra no longer shows their earlier values. None for the present version,
+        with which no record was written.
         """
+        if version == PRESENT_VERSION:
+            return frozenset()
         names = _names(self.newest.value)
         later = [_names(each.value) for each in self.versions if each.version > version]
         return names.difference(_names(self.newest.key)).difference(names.intersection(*later))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from spark_bridge.errors import TopicError
-from spark_bridge.topics.topic_schemas import TopicSchemas
+from spark_bridge.topics.topic_schemas import PRESENT_VERSION, TopicSchemas
 
 AVRO = {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"}
 
@@ -36,6 +37,9 @@ def test_a_column_is_dropped_since_a_version_when_a_later_one_lacks_it_and_the_n
 
     schemas = TopicSchemas.parse("t", [of(0, "k", "a", "b"), of(1, "b", "c"), of(2, "a", "b"), of(3, "k", "a", "c")])
     assert [sorted(schemas.dropped_since(version)) for version in range(4)] == [["a", "c"], ["c"], [], []]
+    present = replace(schemas.newest, version=PRESENT_VERSION)
+    beside = TopicSchemas(topic="t", versions=(present, *schemas.versions))
+    assert [sorted(beside.dropped_since(version)) for version in range(-1, 4)] == [[], ["a", "c"], ["c"], [], []]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from cdc.health.findings import Finding, Level, Section, as_bytes, as_duration, 
 from cdc.health.left_out import left_out
 from cdc.health.line_config import LineConfig
 from cdc.health.nodes import agents, agents_section, cluster_of, unavailable
+from cdc.health.own_address import elsewhere
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
@@ -429,6 +430,7 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
     if not folder.exists() or folder.stat().st_dev != raw.stat().st_dev:
         yield from _disk(raw, "make room: without it, Cassandra can write no commit log, and refuses writes")
     yield from left_out(config.include_tables, config.exclude_tables, tables)
+    yield from elsewhere(config.contact_points)
 
 
 def _node_of_agent(config: AgentConfig) -> tuple[Mapping[str, object], Mapping[str, bool]]:

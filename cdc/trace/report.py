@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,11 @@ import pulsar
 from cdc.health.agent_status import NoStatusError
 from cdc.health.data_topics import data_topics, serves
 from cdc.health.dead_letter_topics import dead_letter_topics
-from cdc.health.findings import Finding, Section, as_duration, failure, ok, warning
+from cdc.health.findings import Finding, Level, Section, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
+from cdc.health.tables import Backlog
 from cdc.trace.current_row import CurrentRow, RowReadError, current_row
 from cdc.trace.log_places import archived_segments, local_segments, places_in
 from cdc.trace.newest_record import newest_record
@@ -39,7 +40,7 @@ from source_connector.events.dead_letters import dead_letters
 from source_connector.events.pulsar_access import new_client
 from spark_bridge.errors import SparkBridgeError
 
-__all__ = ["TraceOptions", "difference", "trace"]
+__all__ = ["TraceOptions", "difference", "trace", "with_waiting"]
 
 _KINDS: Final = {
     "ROW": "written",
@@ -76,6 +77,7 @@ def trace(
     client = new_client(config.pulsar_options, is_quiet=True, timeout_s=10)
     records: list[DataRecord] | None = None
     sources: Sequence[SourceView] = ()
+    waiting = 0
     try:
         with PulsarService(config) as service:
             try:
@@ -84,6 +86,7 @@ def trace(
                 sources = ()  # the functions worker may be down: topics are read all the same
             on_step("events")
             sections.append(Section(title="events", findings=_events(service, client, config, key, options)))
+            waiting = _waiting(service, config, key)
             on_step("records")
             records, findings = _records(service, client, config, key, options, sources)
             sections.append(Section(title="records", findings=findings))
@@ -95,7 +98,8 @@ def trace(
     row, findings = _row(config, key, data_center, options)
     sections.append(Section(title="row", findings=findings))
     if key.is_row:
-        sections.append(Section(title="what differs", findings=[difference(key, row, records, sources)]))
+        found = with_waiting(difference(key, row, records, sources), waiting)
+        sections.append(Section(title="what differs", findings=[found]))
     return sections
 
 
@@ -176,6 +180,26 @@ def _events(
         return _unread(unread) or [ok("", text)]
     shown = found[-options.limit :]
     return [*_cut(len(found), options.limit), *_unread(unread), *(ok(each.place, _event_text(each)) for each in shown)]
+
+
+def _waiting(service: PulsarService, config: LineConfig, key: RowKey) -> int:
+    """The number of messages of the table that the connector has not acknowledged; 0 if it is not known."""
+    topic = events_topic(key.table.keyspace, key.table.name, config.topic_prefix)
+    with suppress(PulsarServiceError):
+        found = Backlog.of(service.stats(topic), config.events_subscription_name, time.time())
+        return 0 if found is None else found.messages
+    return 0
+
+
+def with_waiting(found: Finding, count: int) -> Finding:
+    """A difference, with what to do first while `count` messages of the table wait for the connector."""
+    if found.level is not Level.FAILURE or not count:
+        return found
+    wait = "1 message of its table waits" if count == 1 else f"{count:,} messages of its table wait"
+    remedy = (
+        f"{wait} for the connector: see the table in `cdc status`. If it stays so when they are read: {found.remedy}"
+    )
+    return replace(found, remedy=remedy)
 
 
 def _unread(names: Sequence[str]) -> list[Finding]:

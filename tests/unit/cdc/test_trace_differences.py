@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from cdc.health.findings import Level
+from cdc.health.findings import Level, failure, ok
 from cdc.trace.avro_values import ValueSchema, read_avro, value_reader_of
 from cdc.trace.current_row import CurrentRow
-from cdc.trace.report import difference
+from cdc.trace.report import difference, with_waiting
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord
 from schemas import record_properties as names
@@ -198,6 +198,18 @@ def test_a_row_has_expired_only_when_its_second_is_over() -> None:
     over, later = str(int(time.time()) - 5), str(int(time.time()) + 500)
     assert topic.said([topic.row(b"a", b"x", **{names.EXPIRES_AT: over})], None)[0] is Level.OK
     assert topic.said([topic.row(b"a", b"x", **{names.EXPIRES_AT: later})], None) == STAYED
+
+
+def test_while_events_of_the_table_wait_the_remedy_is_to_see_why() -> None:
+    """To send the row again does not help while the table is parked."""
+    differs = failure("", "Cassandra has no row, and the newest record has one", "resend it")
+    told = with_waiting(differs, 2)
+    assert told.remedy == (
+        "2 messages of its table wait for the connector: see the table in `cdc status`. If it stays so when they are read:"
+        " resend it"
+    )
+    assert with_waiting(differs, 0) == differs
+    assert with_waiting(ok("", "nothing"), 2) == ok("", "nothing")
 
 
 def test_a_trace_needs_no_pyspark() -> None:

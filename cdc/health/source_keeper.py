@@ -22,7 +22,7 @@ from typing import Final
 
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
-from cdc.health.sources import SourceView, sources_of
+from cdc.health.sources import SourceView, sources_of, with_starts
 from cdc.health.turns import Turns
 
 __all__ = ["SourceKeeper", "wait_for_sources"]
@@ -102,7 +102,7 @@ class SourceKeeper:
     def check(self) -> Iterator[str]:
         """Check all sources once, and restart those that are down for too long. Yield the lines for the user."""
         try:
-            views = sources_of(self._service)
+            views = with_starts(self._service, sources_of(self._service))
         except PulsarServiceError as error:
             self.failures += 1
             # It is not known what happens to the sources meanwhile: the patience begins again for all of them.
@@ -165,7 +165,7 @@ class SourceKeeper:
             yield f"source {view.name} could not be restarted: {error}"
 
     def _down(self) -> list[SourceView]:
-        return [view for view in sources_of(self._service) if view.is_down]
+        return [view for view in with_starts(self._service, sources_of(self._service)) if view.is_down]
 
     def _wait_until_it_runs(self, name: str) -> None:
         deadline_s = self._clock() + self._start_s
@@ -192,7 +192,7 @@ def wait_for_sources(
     with PulsarService(config) as service:
         keeper = SourceKeeper(service, Turns(config).turn, patience_s=patience_s)
         while True:
-            views = [view for view in sources_of(service) if not view.is_stopped]
+            views = [view for view in with_starts(service, sources_of(service)) if not view.is_stopped]
             down = {view.name: view.error or "no reason given" for view in views if view.is_down}
             if not down or time.monotonic() >= deadline:
                 return {view.name: down.get(view.name, "") for view in views}

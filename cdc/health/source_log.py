@@ -42,7 +42,9 @@ def last_error(logs: Path, name: str, now_s: float) -> str:
         said_s = 0.0
         for number, line in enumerate(lines):
             said_s = _seconds(line.partition(" ")[0]) or said_s  # the lines of a traceback have no time
-            if _BAD_LINE.search(line) and (number > started or now_s - said_s < _RECENT_S):
+            # A warning is not why an instance has ended, whatever words it has.
+            is_error = _BAD_LINE.search(line) and " WARN " not in line
+            if is_error and (number > started or now_s - said_s < _RECENT_S):
                 found = one_line(line)
     return found
 

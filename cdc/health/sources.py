@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -207,19 +208,28 @@ def sources_of(service: PulsarService, wanted: Sequence[str] = ()) -> list[Sourc
 
 
 def with_starts(service: PulsarService, views: Sequence[SourceView]) -> list[SourceView]:
-    """The same views, with `starts_for_s` where the functions workers have had a request to start the source shortly before.
+    """The same views, with `starts_for_s` where the functions workers have had a request to start the source shortly before,
+    and `is_stopped` where the last request was to stop it.
 
-    Without the right to read the workers' requests, no source is known to start.
+    Without the right to read the workers' requests, no source is known to start, and one that is stopped after a start
+    that failed counts as down.
     """
     return [_with_start(service, each) for each in views]
 
 
 def _with_start(service: PulsarService, view: SourceView) -> SourceView:
     waits = [each for each in view.instances if not each.is_running]
-    if not (view.is_down or view.is_stopped) or not all(each.may_start for each in waits):
+    if not (view.is_down or view.is_stopped):
         return view
-    request = last_request(service, view.namespace, view.name, _START_S)
-    return view if request is None or request.is_stop else replace(view, starts_for_s=request.age_s)
+    request = last_request(service, view.namespace, view.name, math.inf)
+    if request is None:
+        return view
+    if request.is_stop:
+        # The worker keeps the error of a start that failed earlier, also when the source is stopped after that.
+        is_stopped = not view.running and all(each.error != _NO_ANSWER for each in waits)
+        return replace(view, is_stopped=view.is_stopped or is_stopped)
+    starts = request.age_s <= _START_S and all(each.may_start for each in waits)
+    return replace(view, starts_for_s=request.age_s) if starts else view
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.source_keeper import SourceKeeper
 from cdc.health.sources import SOURCE_CLASS
+from tests.servers.worker_requests import source_request
 
 
 class Worker(threading.Event):
@@ -32,6 +33,8 @@ class Worker(threading.Event):
         self.is_away = False
         self.is_ours = True
         self.refusal = ""
+        self.error = "UNAVAILABLE: io exception"
+        self.request: bytes | None = None
         self.restarted: list[tuple[str, float]] = []
         self._down_s = down_s
 
@@ -51,8 +54,13 @@ class Worker(threading.Event):
         # A process that is starting does not answer either. The worker reports that as an error.
         from_s, to_s = self._down_s[name]
         is_running = not from_s <= self.now_s < to_s
-        status = {"running": is_running, "error": "" if is_running else "UNAVAILABLE: io exception"}
+        status = {"running": is_running, "error": "" if is_running else self.error}
         return {"numInstances": 1, "instances": [{"instanceId": 0, "status": status}]}
+
+    def examined(self, topic: str, number: int) -> tuple[bytes, float]:
+        if self.request is None:
+            raise PulsarServiceError("the role may not read it")
+        return self.request, 3_600.0
 
     def restart_source(self, name: str) -> None:
         if self.refusal:
@@ -89,6 +97,17 @@ def test_a_source_that_was_given_up_is_restarted_once() -> None:
         "source b restarted, for it did not run for 20 s: UNAVAILABLE: io exception",
     ]
     assert (worker.restarted, worker.now_s, keeper.failures) == ([("b", 20.0)], 30.0, 0)
+
+
+def test_a_source_that_somebody_stopped_after_a_failed_start_is_left_alone() -> None:
+    """The worker still reports the failure of the start. The last request about the source was to stop it."""
+    worker = Worker(b=GONE)
+    worker.error = "HTTP 503 Service Unavailable"
+    assert list(worker.keeper(20).check_once())[1:]
+    worker = Worker(b=GONE)
+    worker.error, worker.request = "HTTP 503 Service Unavailable", source_request("b", state=1)
+    assert not list(worker.keeper(20).check_once())
+    assert not worker.restarted
 
 
 def test_a_source_that_goes_down_meanwhile_is_left_alone() -> None:

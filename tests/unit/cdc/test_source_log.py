@@ -113,6 +113,12 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
     assert last_error(logs, "other", _NOW_S) == ""
 
 
+def test_a_warning_is_not_why_a_source_does_not_run(tmp_path: Path) -> None:
+    """A source that ran on for hours after it was shown as the reason of its end."""
+    text = "cannot read system_schema: Cassandra at 10.0.0.1: ConnectionRefusedError: [Errno 111] Connection refused"
+    assert last_error(_logs(tmp_path, _line(text, module=".source")), "shop", _NOW_S) == ""
+
+
 @pytest.mark.parametrize(("ago_s", "is_shown"), [(30.0, True), (600.0, False)], ids=["a start in a row", "long over"])
 def test_an_error_before_the_last_start_is_shown_only_if_it_is_new(
     ago_s: float, is_shown: bool, tmp_path: Path

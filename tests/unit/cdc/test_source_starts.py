@@ -15,8 +15,8 @@ from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.sources import SourceView, with_starts
 from cdc.health.tables import tables
-from cdc.health.worker_requests import last_request
 from tests.servers.pages import Page, page, serving
+from tests.servers.worker_requests import source_request
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
 _REQUESTS: Final = "/admin/v2/persistent/public/functions/metadata/examinemessage"
@@ -25,18 +25,6 @@ _PUBLISHED: Final = "2026-11-23T17:10:02.500Z"
 
 def _recorded(name: str) -> Any:
     return json.loads((_GOLDEN / f"{name}.json").read_text())
-
-
-def _field(number: int, value: bytes | int) -> bytes:
-    """A field of a protobuf message, of fewer than 128 bytes."""
-    return bytes([number << 3, value]) if isinstance(value, int) else bytes([number << 3 | 2, len(value)]) + value
-
-
-def _request(name: str, *, state: int | None = None) -> bytes:
-    """A `ServiceRequest` about a source of public/default. `state`: that of its instance 0; 1 is STOPPED."""
-    details = b"".join(_field(n, text) for n, text in enumerate((b"public", b"default", name.encode()), 1))
-    states = b"" if state is None else _field(5, _field(1, 0) + _field(2, state))
-    return _field(1, 0) + _field(2, b"id") + _field(3, _field(1, details) + _field(3, 7) + states)
 
 
 def _asked(content: bytes, published: str = _PUBLISHED, date: str = "Mon, 23 Nov 2026 17:10:05 GMT") -> Page:
@@ -53,7 +41,7 @@ def _found(status: Mapping[str, Any], requests: Page | None, logs: Path | None =
 
 def test_a_source_that_was_just_created_is_starting() -> None:
     """It was a failure, with a restart as remedy."""
-    found = _found(_recorded("source-starting"), _asked(_request("shop")))
+    found = _found(_recorded("source-starting"), _asked(source_request("shop")))
     assert (found.level, found.subject) == (Level.WARNING, "shop")
     assert found.text == "is starting: 0 of 1 instances run; created, changed or started 2.5 s ago"
     assert found.remedy.startswith("wait: ")
@@ -70,11 +58,11 @@ def test_the_request_of_a_worker_is_understood() -> None:
     [
         None,
         page({"reason": "no permission"}, 403),
-        Page(_request("shop")),
-        _asked(_request("shop"), published="yesterday"),
-        _asked(_request("shop"), published="2026-11-23T17:08:30.000Z"),
-        _asked(_request("shops")),
-        _asked(_request("shop", state=1)),
+        Page(source_request("shop")),
+        _asked(source_request("shop"), published="yesterday"),
+        _asked(source_request("shop"), published="2026-11-23T17:08:30.000Z"),
+        _asked(source_request("shops")),
+        _asked(source_request("shop", state=1)),
         _asked(b"\x1a\x7f"),
         _asked(b"\xff"),
         _asked(b"no request"),
@@ -107,17 +95,37 @@ def _status(**changes: object) -> Mapping[str, Any]:
 )
 def test_a_start_that_has_failed_is_a_failure(changes: dict[str, object]) -> None:
     """The worker reports it, however new the source is."""
-    assert _found(_status(**changes), _asked(_request("shop"))).level is Level.FAILURE
+    assert _found(_status(**changes), _asked(source_request("shop"))).level is Level.FAILURE
 
 
 def test_a_source_that_the_worker_has_not_scheduled_is_starting() -> None:
     """The worker then has no list of exceptions, as for a source that somebody has stopped."""
     scheduled = _status(error="Source has not been scheduled")
-    assert _found(scheduled, _asked(_request("shop"))).level is Level.WARNING
+    assert _found(scheduled, _asked(source_request("shop"))).level is Level.WARNING
     stopped = _recorded("source-stopped")
-    assert _found(stopped, _asked(_request("shop", state=0))).text.startswith("is starting: ")
-    found = _found(stopped, _asked(_request("shop", state=1)))
+    assert _found(stopped, _asked(source_request("shop", state=0))).text.startswith("is starting: ")
+    found = _found(stopped, _asked(source_request("shop", state=1)))
     assert (found.level, found.text) == (Level.FAILURE, "is stopped: 0 of 1 instances run")
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "is_stopped"),
+    [
+        (1, "HTTP 503 Service Unavailable", True),
+        (0, "HTTP 503 Service Unavailable", False),
+        (1, "UNAVAILABLE: io exception", False),
+    ],
+    ids=["stopped", "started", "it is just ending"],
+)
+def test_a_source_that_was_stopped_after_a_failed_start_is_stopped(state: int, error: str, is_stopped: bool) -> None:
+    """The worker still reports the failure. The watch started such a source again, although somebody had stopped it."""
+    request = _asked(source_request("shop", state=state), published="2026-11-23T16:10:02.500Z")
+    with (
+        serving({_REQUESTS: request}) as url,
+        PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service,
+    ):
+        [view] = with_starts(service, [SourceView.of("shop", _recorded("source"), _status(error=error))])
+    assert (view.is_stopped, view.is_down) == (is_stopped, not is_stopped)
 
 
 def test_a_wrong_option_is_a_failure_at_once(tmp_path: Path) -> None:
@@ -125,14 +133,14 @@ def test_a_wrong_option_is_a_failure_at_once(tmp_path: Path) -> None:
     log = tmp_path / "public" / "default" / "shop" / "shop-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("java.lang.IllegalArgumentException: events.maxWaitng: is not an option of this connector\n")
-    found = _found(_recorded("source-starting"), _asked(_request("shop")), tmp_path)
+    found = _found(_recorded("source-starting"), _asked(source_request("shop")), tmp_path)
     assert (found.level, "sources update" in found.remedy) == (Level.FAILURE, True)
 
 
 def test_the_newest_requests_are_read_up_to_the_limit() -> None:
     """The server repeats the same message. Another source's requests do not hide that nothing is known."""
     with (
-        serving({_REQUESTS: _asked(_request("other"))}) as url,
+        serving({_REQUESTS: _asked(source_request("other"))}) as url,
         PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service,
     ):
         assert last_request(service, "public/default", "shop", 90.0) is None

@@ -15,6 +15,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.sources import SourceView, with_starts
 from cdc.health.tables import tables
+from cdc.health.worker_requests import last_request
 from tests.servers.pages import Page, page, serving
 from tests.servers.worker_requests import source_request
 

@@ -1,15 +1,17 @@
 """Encodes the RECORD frame, as `source_connector.host.host_protocol` specifies it. Pure.
 
-Every row is written here, so this module is compiled.
+Every row is written here, so this module is compiled. With the native core, `runtime/native/src/frame.rs` writes the
+same bytes, except for what it refuses.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol, cast
 
 from schemas import record_properties as names
+from source_connector.compiled import native_module
 from source_connector.errors import HostProtocolError
 from source_connector.host.record import SourceRecord
 
@@ -25,9 +27,27 @@ _HEAD_LENGTH: Final = 25  # the bytes of the head that count for the frame's len
 _SIZE: Final = struct.Struct(">I")
 
 
+class _Native(Protocol):
+    """The native core's part for frames."""
+
+    def record_frame(
+        self, seq: int, schema_id: int, time_ms: int, key: bytes, value: bytes | None, properties: dict[str, str]
+    ) -> bytes | None:
+        """The frame; None for what only Python writes or refuses."""
+
+
 def encode_record(seq: int, record: SourceRecord) -> bytes:
     """RECORD. Raises HostProtocolError for a record that is larger than a frame may be."""
-    key, value, properties, event_time_ms = record.key, record.value, record.properties, record.event_time_ms
+    time_ms = _NO_TIME if record.event_time_ms is None else record.event_time_ms
+    if _CORE is not None:
+        frame = _CORE.record_frame(seq, record.schema_id, time_ms, record.key, record.value, record.properties)
+        if frame is not None and len(frame) <= MAX_FRAME_LENGTH:
+            return frame
+    return _encoded(seq, record, time_ms)
+
+
+def _encoded(seq: int, record: SourceRecord, time_ms: int) -> bytes:
+    key, value, properties = record.key, record.value, record.properties
     parts: list[bytes] = []
     if value is None:
         parts.append(b"\x00")
@@ -41,7 +61,6 @@ def encode_record(seq: int, record: SourceRecord) -> bytes:
     length = _HEAD_LENGTH + len(key) + len(rest)
     if length > MAX_FRAME_LENGTH:
         raise HostProtocolError(f"{length} bytes are more than a frame holds", frame=_RECORD)
-    time_ms = _NO_TIME if event_time_ms is None else event_time_ms
     return _HEAD.pack(length, _RECORD, seq, record.schema_id, time_ms, len(key)) + key + rest
 
 
@@ -54,3 +73,6 @@ def _known(text: str) -> bytes:
 def _text(text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     return _SIZE.pack(len(data)) + data
+
+
+_CORE: Final = cast("_Native | None", native_module())  # mypy knows nothing of the attributes of a loaded module

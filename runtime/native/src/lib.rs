@@ -9,6 +9,7 @@ mod avro;
 mod core;
 mod digest;
 mod form;
+mod frame;
 mod input;
 mod rows;
 mod run;
@@ -246,6 +247,7 @@ fn cassandra_cdc_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(answer::rows, module)?)?;
     module.add_function(wrap_pyfunction!(answer::rows_by_key, module)?)?;
     module.add_function(wrap_pyfunction!(answer::has_any, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::record_frame, module)?)?;
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(token_of, module)?)
 }

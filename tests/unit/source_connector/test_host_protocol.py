@@ -14,6 +14,7 @@ import pytest
 from cdc.sandbox.prerequisites import java_home
 from source_connector.data_format import DataFormat
 from source_connector.errors import HostProtocolError
+from source_connector.host import record_frame
 from source_connector.host.host_connection import LogLines
 from source_connector.host.host_protocol import (
     MAX_FRAME_LENGTH,
@@ -90,6 +91,23 @@ def decoded(data: bytes, size: int = 1 << 16) -> list[HostFrame]:
 def test_a_frame_to_the_host_has_its_bytes(frame: bytes, expected: str) -> None:
     """The bytes follow the specification in the module's docstring."""
     assert frame.hex() == expected
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"kind": "row", "table_id": "t", "segpos": "7:300", "writetime": "10"},
+        {"é": "\U0001f600", "": "\0"},
+        {"lone": "\ud800"},
+        {str(number): "x" for number in range(0xFFFF)},
+    ],
+)
+@pytest.mark.parametrize("value", [None, b"", bytes(300)])
+def test_the_native_core_writes_a_record_as_python_does(properties: dict[str, str], value: bytes | None) -> None:
+    """What the core refuses, such as a half of a surrogate pair, Python writes."""
+    record = SourceRecord(2**32 - 1, b"key", value, properties, event_time_ms=-(2**63))
+    assert encode_record(2**64 - 1, record) == record_frame._encoded(2**64 - 1, record, -(2**63))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])

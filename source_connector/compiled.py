@@ -12,25 +12,38 @@ takes the plain sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runtime.compiled_modules import CompiledGroup, build_key
 from runtime.native_core import choose_native
 
-__all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "native_module", "row_path"]
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr
+else:
+
+    def mypyc_attr(**_: bool) -> Callable[[type], type]:
+        """Tell mypyc something about a class. Only the compiler reads it, and it is not installed where the code runs."""
+        return lambda made: made
+
+
+__all__ = ["COMPILED_MODULES", "GROUP", "choose", "compiled_folder", "mypyc_attr", "native_module", "row_path"]
 
 COMPILED_MODULES: Final = tuple(
     f"source_connector.{name}"
     for name in (
         "tables.followed_table",
+        "tables.schema_registration",
+        "tables.table_clearings",
+        "tables.table_tracker",
         "events.due_rows",
         "events.events_message",
         "events.events_reader",
         "tables.guessed_events",
         "events.mutation_cache",
+        "events.reader_room",
         "rows.outbox",
         "rows.publication",
         "host.record",
@@ -49,6 +62,7 @@ COMPILED_MODULES: Final = tuple(
         "rows.expiry_schedule",
         "rows.row_fetcher",
         "encoding.row_sizes",
+        "encoding.selection",
         "rows.row_task",
         "rows.scope_task",
         "rows.task",

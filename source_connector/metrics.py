@@ -6,11 +6,10 @@ since the last report, and the summary's sum is the total. A measured metric is 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, final
 
-__all__ = ["COUNTED", "MEASURED", "Metrics"]
+__all__ = ["COUNTED", "MEASURED", "Mean", "Metrics"]
 
 COUNTED: Final[Mapping[str, str]] = {
     "cache_hits": "Events whose change was published already",
@@ -55,19 +54,38 @@ MEASURED: Final[Mapping[str, str]] = {
 """Name -> help."""
 
 
+@final
+class Mean:
+    """Sum and number of the measurements of an interval."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        """Add a measurement."""
+        self.total += value
+        self.count += 1
+
+
 class Metrics:
     """Counters, and means of the measurements since the last report."""
 
     def __init__(self) -> None:
-        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTED, 0)
         """Counted events by metric name, since the start."""
         self._reported: dict[str, int] = {}
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._means: dict[str, Mean] = {}
+
+    def mean(self, name: str) -> Mean:
+        """The measurements of this metric. Their mean is reported at the end of an interval, if there are any."""
+        return self._means.setdefault(name, Mean())
 
     def observe(self, name: str, value: float) -> None:
-        """Add a measurement. The mean of an interval is reported."""
-        total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = total + value, count + 1
+        """Add a measurement."""
+        self.mean(name).add(value)
 
     def to_report(self, measured: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         """The values to report now: increases, means, and these values as they are."""
@@ -75,7 +93,8 @@ class Metrics:
             increase = value - self._reported.get(name, 0)
             self._reported[name] = value
             yield name, increase
-        for name, (total, count) in self._sums.items():
-            yield name, total / count
-        self._sums.clear()
+        for name, mean in self._means.items():
+            if mean.count:
+                yield name, mean.total / mean.count
+            mean.total, mean.count = 0.0, 0
         yield from measured.items()

@@ -56,6 +56,7 @@ class Projection:
         self.column_names: Final = frozenset(each.name for each in table.primary_key + table.value_columns)
         """All columns that may be named by an event."""
         self.data_format: Final = data_format
+        self._partition_columns: Final = len(table.partition_key)
         self.row_size: Final = RowSize()
         """The size of the rows, as answers have shown it."""
         wanted = re.compile(columns)
@@ -145,7 +146,13 @@ class Projection:
 
     def row_key_values(self, partition_key: bytes, clustering: Sequence[bytes | None]) -> list[bytes | None]:
         """Values of a statement's markers for one row (or, without clustering, for one partition)."""
-        return [*split_partition_key(partition_key, len(self.table.partition_key)), *clustering]
+        return [*self.partition_values(partition_key), *clustering]
+
+    def partition_values(self, partition_key: bytes) -> tuple[bytes, ...]:
+        """Values of the partition key's columns. Raises CqlValueError."""
+        if self._partition_columns == 1:  # for most tables: no call of a function that is not compiled
+            return (partition_key,)
+        return split_partition_key(partition_key, self._partition_columns)
 
     def avro_key(self, key_values: RawValues) -> bytes:
         """The key as Avro from CQL bytes; missing clustering values are null. Raises RowConversionError."""

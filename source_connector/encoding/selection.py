@@ -1,11 +1,9 @@
-"""The columns and functions that a SELECT of a row names. Pure."""
+"""The columns and functions that a SELECT of a row names. Every row is judged by them, so this is compiled. Pure."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, final
 
 from schemas.cql_identifier import quoted
 from schemas.table_metadata import ColumnMetadata
@@ -18,28 +16,34 @@ _TICKS_PER_S: Final = 10_000_000
 _GREGORIAN_TO_UNIX_S: Final = 12_219_292_800
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class Selection:
     """The columns of a SELECT in order: key columns, value columns, then the write times and the TTLs of columns.
 
     If there are TTLs, the last column is the coordinator's `now()`, from which they count.
     """
 
-    key_columns: tuple[ColumnMetadata, ...]
-    value_columns: tuple[ColumnMetadata, ...]
-    timed_columns: tuple[str, ...]
-    timed_places: Mapping[str, int] = field(init=False, repr=False, compare=False)
-    """The index of a column's write time in a row, by column name."""
-    text: str = field(init=False, repr=False, compare=False)
-    """`SELECT ...` without FROM; never empty."""
-    ttls_at: int = field(init=False, repr=False, compare=False)
-    """The index of the first TTL in a row. The TTLs are in the order of `timed_columns`."""
+    __slots__ = ("key_columns", "text", "timed_columns", "timed_places", "ttls_at", "ttls_end", "value_columns")
 
-    def __post_init__(self) -> None:
-        first = len(self.key_columns) + len(self.value_columns)
-        object.__setattr__(self, "timed_places", {name: first + at for at, name in enumerate(self.timed_columns)})
-        object.__setattr__(self, "ttls_at", first + len(self.timed_columns))
-        object.__setattr__(self, "text", self._select())
+    def __init__(
+        self,
+        *,
+        key_columns: tuple[ColumnMetadata, ...],
+        value_columns: tuple[ColumnMetadata, ...],
+        timed_columns: tuple[str, ...],
+    ) -> None:
+        self.key_columns: Final = key_columns
+        self.value_columns: Final = value_columns
+        self.timed_columns: Final = timed_columns
+        first = len(key_columns) + len(value_columns)
+        self.timed_places: Final[dict[str, int]] = {name: first + at for at, name in enumerate(timed_columns)}
+        """The index of a column's write time in a row, by column name."""
+        self.ttls_at: Final = first + len(timed_columns)
+        """The index of the first TTL in a row. The TTLs are in the order of `timed_columns`."""
+        self.ttls_end: Final = self.ttls_at + len(timed_columns)
+        """The index behind the last TTL."""
+        self.text: Final = self._select()
+        """`SELECT ...` without FROM; never empty."""
 
     def _select(self) -> str:
         names = [quoted(column.name) for column in self.key_columns + self.value_columns]

@@ -142,17 +142,14 @@ class PendingEvent:
     `unsure_since` is when a read first could not tell if the event's write was visible, by `time.monotonic`; 0 before.
     """
 
-    __slots__ = ("event", "message", "unsure_since")
+    __slots__ = ("cache_key", "event", "message", "unsure_since")
 
     def __init__(self, event: MutationEvent, message: EventsMessage) -> None:
         self.event = event
         self.message = message
         self.unsure_since = 0.0
-
-    @property
-    def cache_key(self) -> bytes:
+        self.cache_key: Final[bytes] = message.table_id_bytes + event.key
         """The event's key with the table id, so that it differs from keys of other tables."""
-        return self.message.table_id_bytes + self.event.key
 
 
 @final

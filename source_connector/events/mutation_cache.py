@@ -46,7 +46,7 @@ class MutationCache:
 
     def is_published(self, key: bytes, digest: bytes) -> bool:
         """True when a record that holds this change is on the data topic."""
-        return digest in self._known(key, self._clock())
+        return key in self._digests and digest in self._known(key, self._clock())
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """Note that this change has been published. If there are too many, the oldest digest of the key is removed."""

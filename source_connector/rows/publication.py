@@ -15,17 +15,25 @@ from source_connector.rows.range_bounds import expressible
 
 __all__ = ["event_time_ms", "gone_properties", "marker_properties", "row_properties", "survivor_properties"]
 
+_ROW: Final = MutationKind.ROW
 _STATIC_ROW: Final = MutationKind.STATIC_ROW
 _KINDS: Final = {kind: kind.value.lower() for kind in MutationKind}
+# Nearly every record is of this kind, and a lookup by a member of an enumeration calls a function of Python.
+_OF_ROW: Final = _KINDS[_ROW]
 
 
 def row_properties(projection: Projection, events: Sequence[PendingEvent]) -> dict[str, str]:
     """Properties of a row or static row: those of the newest event, with the latest write time of all events."""
-    properties = _common(projection, events[-1])
-    writetimes = [pending.event.writetime_us for pending in events if pending.event.writetime_us is not None]
-    if writetimes:
-        properties[names.WRITETIME] = str(max(writetimes))
-    if events[-1].event.kind is _STATIC_ROW:
+    newest = events[-1]
+    properties = _common(projection, newest)
+    latest_us = newest.event.writetime_us
+    for pending in events:
+        writetime_us = pending.event.writetime_us
+        if writetime_us is not None and (latest_us is None or writetime_us > latest_us):
+            latest_us = writetime_us
+    if latest_us is not None:
+        properties[names.WRITETIME] = str(latest_us)
+    if newest.event.kind is _STATIC_ROW:
         properties[names.STATIC_COLUMNS] = _json(projection.static_names)
     return properties
 
@@ -74,7 +82,7 @@ def event_time_ms(properties: dict[str, str]) -> int | None:
 def _common(projection: Projection, pending: PendingEvent) -> dict[str, str]:
     event, message = pending.event, pending.message
     properties = {
-        names.KIND: _KINDS[event.kind],
+        names.KIND: _OF_ROW if event.kind is _ROW else _KINDS[event.kind],
         names.TABLE_ID: message.table_id_text,
         names.NODE: message.node_text,
         names.SEGPOS: f"{message.segment_id}:{event.position}",

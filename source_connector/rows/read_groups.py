@@ -16,11 +16,10 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from schemas.cql_identifier import quoted
 from schemas.cql_type import NativeType, has_empty_value
-from schemas.cql_value import split_partition_key
 from schemas.mutation_event import MutationKind
 from source_connector.encoding.projection import Projection, RawValues
 from source_connector.rows.read_request import ReadRequest
@@ -40,6 +39,7 @@ _WORTH_IT: Final = 10
 _NONE: Final = -1
 _SEVERAL: Final = -2
 _SIZE: Final = struct.Struct(">i")
+_Item = TypeVar("_Item")
 _ROW: Final = MutationKind.ROW
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 # Types that have several serialized forms of one value: the row may be stored under another form than the event's. An
@@ -61,9 +61,7 @@ class WaitingRead:
         self.attempt: Final[int] = task.attempts
         self.request: Final = request
         self.bytes: float = 0.0
-        self.partition: Final[tuple[bytes, ...]] = split_partition_key(
-            request.partition_key, len(request.projection.table.partition_key)
-        )
+        self.partition: Final[tuple[bytes, ...]] = request.projection.partition_values(request.partition_key)
         """The values of the partition key's columns."""
         self.is_groupable: Final[bool] = _is_groupable(request, self.partition)
         """False if only a statement of its own can answer it."""
@@ -93,11 +91,11 @@ def _remove(waiting: deque[WaitingRead], chosen: Sequence[WaitingRead]) -> None:
 def group_condition(reads: Sequence[WaitingRead]) -> tuple[str, RawValues]:
     """The WHERE clause and the values of its markers for reads that were taken together."""
     projection = reads[0].request.projection
-    clusterings = list(dict.fromkeys(each.request.clustering for each in reads))
+    clusterings = _distinct([each.request.clustering for each in reads])
     conditions: list[str] = []
     values: list[bytes | None] = []
     for at, part in enumerate(projection.table.partition_key):
-        found = list(dict.fromkeys(each.partition[at] for each in reads))
+        found = _distinct([each.partition[at] for each in reads])
         conditions.append(f"{quoted(part.name)} = ?" if len(found) == 1 else f"{quoted(part.name)} IN ?")
         values.append(found[0] if len(found) == 1 else _list(found))
     columns = [quoted(column.name) for column in projection.table.clustering_key]
@@ -106,10 +104,10 @@ def group_condition(reads: Sequence[WaitingRead]) -> tuple[str, RawValues]:
         values += clusterings[0]
     elif len(columns) == 1:
         conditions.append(f"{columns[0]} IN ?")
-        values.append(_list(_present(clustering)[0] for clustering in clusterings))
+        values.append(_list([_present(clustering)[0] for clustering in clusterings]))
     elif columns:
         conditions.append(f"({', '.join(columns)}) IN ?")
-        values.append(_list(b"".join(map(_sized, _present(clustering))) for clustering in clusterings))
+        values.append(_list([_parts(_present(clustering)) for clustering in clusterings]))
     return " AND ".join(conditions), values
 
 
@@ -228,11 +226,24 @@ def _present(clustering: tuple[bytes | None, ...]) -> list[bytes]:
     return [each for each in clustering if each is not None]
 
 
-def _sized(data: bytes) -> bytes:
-    return _SIZE.pack(len(data)) + data
+def _distinct(items: list[_Item]) -> list[_Item]:
+    """The items without repetitions, in their order."""
+    return list(dict.fromkeys(items))
 
 
-def _list(items: Iterable[bytes]) -> bytes:
+def _list(items: list[bytes]) -> bytes:
     """The CQL bytes of a list."""
-    sized = [_sized(item) for item in items]
-    return _SIZE.pack(len(sized)) + b"".join(sized)
+    return _SIZE.pack(len(items)) + _parts(items)
+
+
+def _parts(items: list[bytes]) -> bytes:
+    """Each of the items after its length."""
+    parts: list[bytes] = []
+    length, packed = -1, b""
+    for item in items:
+        if len(item) != length:  # the values of a key mostly have one length
+            length = len(item)
+            packed = _SIZE.pack(length)
+        parts.append(packed)
+        parts.append(item)
+    return b"".join(parts)

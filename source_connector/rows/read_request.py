@@ -17,7 +17,9 @@ from source_connector.rows.raw_page import RawRow
 __all__ = ["OF_MANY_ROWS", "RawRow", "ReadLevel", "ReadRequest", "Rows"]
 
 
-OF_MANY_ROWS: Final = (MutationKind.RANGE_DELETION, MutationKind.PARTITION_DELETION)
+_RANGE_DELETION: Final = MutationKind.RANGE_DELETION
+_PARTITION_DELETION: Final = MutationKind.PARTITION_DELETION
+OF_MANY_ROWS: Final = (_RANGE_DELETION, _PARTITION_DELETION)
 """Kinds of change whose rows are read page by page."""
 
 
@@ -53,6 +55,12 @@ class ReadRequest:
         self.clustering: Final = clustering
         self.bounds: Final = bounds
         self.paging_state: Final = paging_state
+
+    @property
+    def is_of_many_rows(self) -> bool:
+        """True for a page of the rows in a deletion's scope."""
+        kind = self.kind
+        return kind is _RANGE_DELETION or kind is _PARTITION_DELETION
 
     def next_page(self, paging_state: bytes) -> ReadRequest:
         """The same read, for the page that starts at this paging state."""

@@ -90,9 +90,10 @@ def add_expiry(
     Return the first expiry of a column, if any, and the expiries that no later read will show: of a marker, and of
     elements of collections.
     """
-    start, end = selection.ttls_at, selection.ttls_at + len(selection.timed_columns)
-    if not has_any(row, start, end) and not any((each.event.marker_expiry_s or 0) > 0 for each in events):
-        return _of_elements(projection, selection, row, events, {})
+    if not has_any(row, selection.ttls_at, selection.ttls_end) and not any(
+        (each.event.marker_expiry_s or 0) > 0 for each in events
+    ):
+        return _of_elements(projection, selection, row, events, {}) if projection.multi_cell_places else ()
     going, lasts = _going_columns(projection, selection, row, events)
     if going:
         fields = projection.field_names

@@ -37,7 +37,7 @@ from source_connector.rows.read_groups import (
     take_group,
 )
 from source_connector.rows.read_lane import ReadLane, Statement
-from source_connector.rows.read_request import OF_MANY_ROWS, RawRow, ReadLevel, ReadRequest, Rows
+from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.refused_levels import RefusedLevels, is_refusal_of_level
 from source_connector.rows.task import Task
 
@@ -168,7 +168,7 @@ class RowFetcher:
             for late in lane.give_up_slots(now):
                 self._metrics.counters["slots_given_up"] += 1
                 # A page of many rows may take longer, so it says nothing about the level.
-                if lane is self._higher and late.reads[0].request.kind not in OF_MANY_ROWS:
+                if lane is self._higher and not late.reads[0].request.is_of_many_rows:
                     self._leave_out(late, now)
 
     def _take(self, lane: ReadLane, now: float) -> list[WaitingRead]:
@@ -338,7 +338,7 @@ class RowFetcher:
         over: list[ReadOver] = []
         alone: list[WaitingRead] = []
         for read in reads:
-            row = found.get((*read.partition, *read.request.clustering))
+            row = found.get(read.partition + read.request.clustering)
             if row is None and not is_exact:
                 alone.append(read)  # the row may be stored under another form of the same clustering value
             else:
@@ -366,7 +366,7 @@ class RowFetcher:
         if isinstance(outcome, RawPage):
             latency_s = time.monotonic() - statement.sent_at
             self._metrics.observe("query_latency", latency_s * 1000)
-            if statement.is_first and statement.reads[0].request.kind not in OF_MANY_ROWS:
+            if statement.is_first and not statement.reads[0].request.is_of_many_rows:
                 lane.limit.answered(latency_s, lane.slots)
 
     def _without_the_group(self, statement: Statement, error: Exception) -> list[ReadOver]:
@@ -398,7 +398,7 @@ class RowFetcher:
             # A statement that failed with that node as coordinator is not sent to it again: the node may be the reason.
             event_node=request.node if statement.is_first else None,
             paging_state=request.paging_state,
-            page_size=request.projection.row_size.rows_of_page() if request.kind in OF_MANY_ROWS else None,
+            page_size=request.projection.row_size.rows_of_page() if request.is_of_many_rows else None,
             may_be_asked_twice=not is_highest,
         )
 
@@ -446,7 +446,7 @@ class RowFetcher:
 
 def _rows_of(request: ReadRequest) -> int:
     """How many rows the answer to one read may have."""
-    return request.projection.row_size.rows_of_page() if request.kind in OF_MANY_ROWS else 1
+    return request.projection.row_size.rows_of_page() if request.is_of_many_rows else 1
 
 
 def _rows(

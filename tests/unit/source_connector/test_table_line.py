@@ -205,12 +205,13 @@ def test_a_page_of_rows_is_not_read_while_the_broker_is_behind(monkeypatch: pyte
     case = Case(monkeypatch)
     case.receive(event(1, kind=MutationKind.PARTITION_DELETION))
     outbox = case.outbox
-    before = outbox._bytes, outbox._bytes_of[case.line]
-    outbox._bytes = outbox._bytes_of[case.line] = 10**9
+    share = outbox._share_of(case.line)
+    before = outbox._bytes, share.bytes
+    outbox._bytes = share.bytes = 10**9
     case.taken(1)
     case.pass_time()
     assert case.around.reads == []
-    outbox._bytes, outbox._bytes_of[case.line] = before
+    outbox._bytes, share.bytes = before
     case.pass_time()
     assert len(case.around.reads) == 1
 

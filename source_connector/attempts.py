@@ -61,45 +61,39 @@ class Attempts:
         self._taken = 0
         self._taken_at_refusal: dict[Task, int] = {}
 
+    def begin(self, task: Task) -> None:
+        """Begin an attempt. An error concerns only this task."""
+        if self._life.dismisses(task):
+            return
+        try:
+            task.start()
+        except Exception as error:  # noqa: BLE001  # an unexpected error of one event stops no other
+            self._ended_by(task, error)
+
     def step(self, task: Task, attempt: int, step: Callable[[], None]) -> None:
         """Take a step of this attempt, unless the attempt is over. An error concerns only this task."""
         if attempt != task.attempts or self._life.dismisses(task):
             return
         try:
             step()
-        except FetchError as error:
-            if error.refresh_schema:
-                self._table.mark_stale()
-            if error.is_invalid:
-                self._ask_whether_nodes_agree(task, str(error))
-            elif error.is_of_key and self._faults.is_fault_of(task):
-                self._counters["keys_not_read"] += 1
-                if error.refresh_schema:  # a failure inside nodes: they may not have a type's new field yet
-                    self._ask_whether_nodes_agree(task, f"{error}; {_OWN_FAULT}")
-                else:
-                    self._failed(task, f"{error}; {_OWN_FAULT}")
-            else:
-                self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
-        except UnexpectedError as error:
-            self._counters["unexpected_errors"] += 1
-            self._table.mark_stale()
-            self._failed(task, str(error))
-        except CdcError as error:
-            # A user type may have grown since: its values are longer than the known definition.
-            self._counters["rows_not_converted"] += 1
-            self._table.mark_stale()
-            self._failed(task, str(error), type(error).__name__)
         except Exception as error:  # noqa: BLE001  # an unexpected error of one event stops no other
-            _log.debug("unexpected", exc_info=error)
-            self._counters["unexpected_errors"] += 1
-            self._failed(task, str(UnexpectedError(error)))
+            self._ended_by(task, error)
 
     def read_over(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
         """Take the result of a read of this attempt."""
-        if attempt == task.attempts and isinstance(outcome, Rows):
+        if attempt != task.attempts:
+            return
+        if isinstance(outcome, Rows):
             task.reads_answered += 1
             self._faults.answered += 1
-        self.step(task, attempt, partial(_take, task, outcome))
+        if self._life.dismisses(task):
+            return
+        try:
+            if not isinstance(outcome, Rows):
+                raise outcome
+            task.on_rows(outcome)
+        except Exception as error:  # noqa: BLE001  # an unexpected error of one event stops no other
+            self._ended_by(task, error)
 
     def record_answered(self, task: Task, *, refused: bool) -> None:
         """Note that the data topic has taken or refused a record of the task."""
@@ -108,8 +102,11 @@ class Attempts:
             return
         if task.refused_bytes:
             self._refused(task)
-        else:
-            self.step(task, task.attempts, task.on_all_acknowledged)
+            return
+        try:
+            task.on_all_acknowledged()
+        except Exception as error:  # noqa: BLE001  # an unexpected error of one event stops no other
+            self._ended_by(task, error)
 
     def schema_taken(self) -> None:
         """Note that the data topic has taken the table's schema: so it accepts something."""
@@ -117,13 +114,47 @@ class Attempts:
 
     def forget(self, task: Task) -> None:
         """Forget the task, because it is settled."""
-        self._taken_at_refusal.pop(task, None)
+        if self._taken_at_refusal:
+            self._taken_at_refusal.pop(task, None)
         self._faults.forget(task)
 
     def forget_all(self) -> None:
         """Forget all tasks, because a new epoch has begun."""
         self._taken_at_refusal.clear()
         self._faults.clear()
+
+    def _ended_by(self, task: Task, error: Exception) -> None:
+        """Decide what follows an attempt that this error has ended."""
+        if isinstance(error, FetchError):
+            self._not_read(task, error)
+            return
+        if not isinstance(error, CdcError):
+            _log.debug("unexpected", exc_info=error)
+            self._counters["unexpected_errors"] += 1
+            self._failed(task, str(UnexpectedError(error)))
+            return
+        self._table.mark_stale()
+        if isinstance(error, UnexpectedError):
+            self._counters["unexpected_errors"] += 1
+            self._failed(task, str(error))
+        else:
+            # A user type may have grown since: its values are longer than the known definition.
+            self._counters["rows_not_converted"] += 1
+            self._failed(task, str(error), type(error).__name__)
+
+    def _not_read(self, task: Task, error: FetchError) -> None:
+        if error.refresh_schema:
+            self._table.mark_stale()
+        if error.is_invalid:
+            self._ask_whether_nodes_agree(task, str(error))
+        elif error.is_of_key and self._faults.is_fault_of(task):
+            self._counters["keys_not_read"] += 1
+            if error.refresh_schema:  # a failure inside nodes: they may not have a type's new field yet
+                self._ask_whether_nodes_agree(task, f"{error}; {_OWN_FAULT}")
+            else:
+                self._failed(task, f"{error}; {_OWN_FAULT}")
+        else:
+            self._retry(task, str(error), _OUTAGE_LOOK_S if error.is_outage else None)
 
     def _ask_whether_nodes_agree(self, task: Task, reason: str) -> None:
         """Ask for the nodes' schema versions. A refusal by a node with an old schema is not the event's fault."""
@@ -217,10 +248,4 @@ class Attempts:
         task.become(_WORKING)
         if isinstance(task, RowTask) and task.work.lanes is not None:
             task.work.lanes.take_behind(task.work)  # one read for all events that wait for it
-        self.step(task, task.attempts, task.start)
-
-
-def _take(task: Task, outcome: Rows | CdcError) -> None:
-    if isinstance(outcome, CdcError):
-        raise outcome
-    task.on_rows(outcome)
+        self.begin(task)

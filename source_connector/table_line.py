@@ -27,10 +27,10 @@ from source_connector.host.record import SourceRecord
 from source_connector.rows.expiry_schedule import ExpirySchedule
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.read_request import OF_MANY_ROWS, ReadRequest, Rows
+from source_connector.rows.read_request import ReadRequest, Rows
 from source_connector.rows.row_expiry import NextExpiry
 from source_connector.rows.table_life import TableLife
-from source_connector.rows.task import Reading, Task, TaskState
+from source_connector.rows.task import Reading, Task, TaskOwner, TaskState
 from source_connector.rows.write_times import WriteTimes
 from source_connector.stages import Stages
 from source_connector.tables.data_partitions import PartitionsAdded
@@ -49,7 +49,7 @@ _ROOM_LOOK_S: Final = 0.1
 _SETTLED: Final = TaskState.SETTLED
 
 
-class TableLine:
+class TableLine(TaskOwner):
     """The owner of one table's tasks. `on_open` is called when the table has been found for the first time.
 
     `destination` is the topic of its records, empty for the source's own topic. If nothing of the table can be
@@ -69,6 +69,11 @@ class TableLine:
     ) -> None:
         notices = Notices(_log)
         self._stages = stages
+        # Every row needs these, and the dataclass of the stages is not compiled.
+        self._cache, self._write_times = stages.cache, stages.write_times
+        self._outbox, self._counters = stages.outbox, stages.metrics.counters
+        self._latency_ms = stages.metrics.mean("replication_latency")
+        self._reading, self._last_rows = stages.limits.reading, stages.last_rows
         self._on_open = on_open
         self._destination = destination
         self._life = TableLife(stages.outbox, stages.metrics, notices, stages.limits.range_deletions)
@@ -113,7 +118,7 @@ class TableLine:
         elif standing is Standing.FOREIGN:
             self._set_aside(message)
         else:
-            self._stages.metrics.counters["events_received"] += message.unsettled
+            self._counters["events_received"] += message.unsettled
             self._life.take(message)
 
     def _take_clearing(self, message: EventsMessage, standing: Standing) -> None:
@@ -151,17 +156,16 @@ class TableLine:
             self._start(self._life.lanes.next_startable())
 
     def _may_start(self) -> bool:
-        stages = self._stages
         return (
             self.may_read_waiting
             and self._life.may_publish
-            and stages.fetcher.has_room
-            and stages.outbox.has_room(self)
+            and self._stages.fetcher.has_room
+            and self._outbox.has_room(self)
         )
 
     def _start(self, work: Work) -> None:
         """Settle events whose change is published already, and start a task for the others."""
-        counters = self._stages.metrics.counters
+        counters = self._counters
         fresh = [each for each in work.events if not self.is_published(each)]
         counters["cache_misses"] += len(fresh)
         if len(fresh) < len(work.events):
@@ -173,14 +177,14 @@ class TableLine:
             self._life.lanes.finished(work)
             return
         task = task_for(work, self)
-        self._attempts.step(task, task.attempts, task.start)
+        self._attempts.begin(task)
 
     def read(self, task: Task, request: ReadRequest) -> None:
         """Queue a read. The answer comes by `deliver`, with the attempt that asked.
 
         A page of many rows waits while the outbox has no room, because all its records are handed over at once.
         """
-        if request.kind in OF_MANY_ROWS and not self._stages.outbox.has_room(self):
+        if request.is_of_many_rows and not self._outbox.has_room(self):
             self.later(task, _ROOM_LOOK_S, partial(self.read, task, request))
         else:
             self._stages.fetcher.start(task, request)
@@ -193,8 +197,8 @@ class TableLine:
 
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host."""
-        self._stages.outbox.publish(task, record)
-        self._stages.metrics.counters["records_published"] += 1
+        self._outbox.publish(task, record)
+        self._counters["records_published"] += 1
 
     def answered(self, task: Task, *, refused: bool) -> None:
         """Note that the data topic has taken or refused a record of the task."""
@@ -206,7 +210,7 @@ class TableLine:
     ) -> None:
         """Take this step of the attempt after the delay. A step that `is_long` also waits for the record of a truncation."""
         if counted_as:
-            self._stages.metrics.counters[counted_as] += 1
+            self._counters[counted_as] += 1
         if is_long:
             self._stages.timers.after(delay_s, partial(self._take_long, task, task.attempts, step))
             return
@@ -228,7 +232,8 @@ class TableLine:
 
         If expiries of the task are not stored yet, this happens when they are.
         """
-        self._lacking_expiries.discard(task)
+        if self._lacking_expiries:
+            self._lacking_expiries.discard(task)
         if self._life.dismisses(task):
             return
         if task.unstored:
@@ -238,13 +243,13 @@ class TableLine:
         for pending in proven:
             # An expiry has no copies of other replicas. A later expiry of the key must not be taken for a copy of it.
             if pending.message.segment_id != EXPIRY_SEGMENT_ID:
-                self._stages.cache.remember(pending.cache_key, pending.event.digest)
+                self._cache.remember(pending.cache_key, pending.event.digest)
         for pending in task.work.events:
-            self._stages.write_times.remember(pending.cache_key, pending.event)
+            self._write_times.remember(pending.cache_key, pending.event)
         _settle_all(task.work.events)
         writetime_us = task.work.newest.event.writetime_us if task.work.events else None
         if writetime_us is not None:
-            self._stages.metrics.observe("replication_latency", time.time() * 1000 - writetime_us / 1000)
+            self._latency_ms.add(time.time() * 1000 - writetime_us / 1000)
         self._attempts.forget(task)
         task.become(_SETTLED)
         self._life.lanes.finished(task.work)
@@ -263,14 +268,14 @@ class TableLine:
         A truncation does not wait for tasks whose attempt failed, or for tasks that wait for a column to expire. They
         continue after the truncation's record.
         """
-        return not self._reads and not self._steps_planned and not self._stages.outbox.tasks_of(self)
+        return not self._reads and not self._steps_planned and not self._outbox.tasks_of(self)
 
     def _forget_published(self, table_id: UUID) -> None:
-        self._stages.cache.forget(table_id.bytes)
+        self._cache.forget(table_id.bytes)
         for task in self._lacking_expiries:  # its records are before the truncation, so they must not be remembered
             task.settles_with = ()
-        if self._stages.last_rows is not None:
-            self._stages.last_rows.forget()
+        if self._last_rows is not None:
+            self._last_rows.forget()
 
     # The interface for tasks (TaskOwner).
 
@@ -297,21 +302,21 @@ class TableLine:
     @property
     def reading(self) -> Reading:
         """The requirements of a read."""
-        return self._stages.limits.reading
+        return self._reading
 
     @property
     def last_rows(self) -> LastRows | None:
         """The rows that were published last, if unchanged rows are suppressed."""
-        return self._stages.last_rows
+        return self._last_rows
 
     @property
     def write_times(self) -> WriteTimes:
         """The write times of the changes that were settled last."""
-        return self._stages.write_times
+        return self._write_times
 
     def is_published(self, pending: PendingEvent) -> bool:
         """True when the data topic has the event's change already, from another replica's copy of the event."""
-        return self._stages.cache.is_published(pending.cache_key, pending.event.digest)
+        return self._cache.is_published(pending.cache_key, pending.event.digest)
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
@@ -362,7 +367,7 @@ class TableLine:
         if found.destination != self._destination:
             return
         self._life.wait_for_records(self)
-        self._stages.metrics.counters["data_topic_partitions_added"] += found.now - found.before
+        self._counters["data_topic_partitions_added"] += found.now - found.before
         _log.warning(
             "%s has %d partitions now, %d before: within a minute keys may move to other partitions; the connector waits for the "
             "records in flight first. Consumers must order a key's records in several partitions by publish time",

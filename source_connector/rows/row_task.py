@@ -46,6 +46,7 @@ _FIRST: Final = ReadLevel.FIRST
 _HIGHER: Final = ReadLevel.HIGHER
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _NO_DELETIONS: Final = LaterDeletions()
+_NONE: Final[frozenset[PendingEvent]] = frozenset()
 _WRITETIME: Final = struct.Struct(">q")
 
 
@@ -61,12 +62,12 @@ class RowTask(Task):
         self._read_at = self._started_at = 0.0
         self._early_reads = self._expiry_reads = 0
         self._is_second_read = self._was_late = False
-        self._proven: list[PendingEvent] = []
+        self._proven: list[PendingEvent]
         # Events whose write may be missing in the row that was read, because no write time tells.
-        self._unsure: list[PendingEvent] = []
+        self._unsure: Sequence[PendingEvent] = ()
         # Events that the read does not prove, with its outcome for each of them.
-        self._others: list[tuple[PendingEvent, Outcome]] = []
-        self._tied: frozenset[PendingEvent] = frozenset()
+        self._others: list[tuple[PendingEvent, Outcome]]
+        self._tied: frozenset[PendingEvent] = _NONE
         self._published: SourceRecord | None = None
 
     def start(self) -> None:
@@ -75,22 +76,27 @@ class RowTask(Task):
         self._projection, self._schema_id, self._reading = owner.projection, owner.schema_id, owner.reading
         self._selection = self._projection.selection_for(self.work.newest.event.kind)
         self._published, self.refused_bytes = None, 0
-        self._started_at, self._early_reads, self._expiry_reads = time.monotonic(), 0, 0
+        self._early_reads, self._expiry_reads = 0, 0
         self._is_second_read = self._was_late = False
         if not self._selection.value_columns:  # a static row, and no static column is published
             owner.settle(self, ())
             return
-        self._tied = frozenset(owner.write_times.tied(self.work.events))
+        self._find_tied()
         provable = not self._reading.proves or (
             not self._tied and all(is_provable(pending.event, self._selection) for pending in self.work.events)
         )
         self._read(_FIRST if provable else _HIGHER)
+        self._started_at = self._read_at
+
+    def _find_tied(self) -> None:
+        tied = self.owner.write_times.tied(self.work.events)
+        self._tied = frozenset(tied) if tied else _NONE
 
     def on_rows(self, rows: Rows) -> None:
         """Publish the row, unless another read is needed first."""
         row = rows.rows[0] if rows.rows else None
         self._judge(rows, row)
-        self._unsure = []
+        self._unsure = ()
         if self._reading.proves and self._others and self._asks_again(rows):
             return
         if self._is_second_read and row is None and self.work.newest.event.live_cell_writetime_us is not None:
@@ -240,7 +246,7 @@ class RowTask(Task):
             lanes.take_behind(self.work)
             for each in self.work.events[before:]:
                 each.unsure_since = each.unsure_since or time.monotonic()
-            self._tied = frozenset(owner.write_times.tied(self.work.events))
+            self._find_tied()
         self._read_higher()
 
     def _read_higher(self) -> None:

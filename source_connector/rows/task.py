@@ -20,10 +20,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, final
 from uuid import UUID
 
 from schemas.errors import CdcError
+from source_connector.compiled import mypyc_attr
 from source_connector.encoding.projection import Projection
 from source_connector.events.events_message import PendingEvent
 from source_connector.host.record import SourceRecord
@@ -112,48 +113,64 @@ class Task(ABC):
         """Go on, because the data topic has every record that was handed over."""
 
 
-class TaskOwner(Protocol):
-    """The table of a task, as the task and the stages that answer it see the table."""
+@mypyc_attr(allow_interpreted_subclasses=True)  # those of tests
+class TaskOwner(ABC):
+    """The table of a task, as the task and the stages that answer it see the table.
+
+    A base class, as `Task`: each row makes some twenty of these calls.
+    """
 
     @property
+    @abstractmethod
     def projection(self) -> Projection:
         """The table as it is known now."""
 
     @property
+    @abstractmethod
     def schema_id(self) -> int:
         """The id of the projection's schemas."""
 
     @property
+    @abstractmethod
     def epoch(self) -> int:
         """The number of the table's life. It grows when the table is created again."""
 
     @property
+    @abstractmethod
     def may_read_waiting(self) -> bool:
         """False while a truncation is recorded, or the table's definition may be old: no waiting event is read then."""
 
+    @abstractmethod
     def read(self, task: Task, request: ReadRequest) -> None:
         """Queue a read. `task.on_rows` gets the rows once, unless the attempt is over by then."""
 
+    @abstractmethod
     def publish(self, task: Task, record: SourceRecord) -> None:
         """Hand a record to the host. `task.on_all_acknowledged` follows when all of the task's are acknowledged."""
 
+    @abstractmethod
     def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
         """End the task when its expiries are stored. Its events are acknowledged, the proven ones are remembered."""
 
+    @abstractmethod
     def schedule(
         self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
     ) -> None:
         """Let a row of the event's partition be read again in the second in which a part of it expires."""
 
+    @abstractmethod
     def is_published(self, pending: PendingEvent) -> bool:
         """True when the data topic has the event's change already, from another replica's copy of the event."""
 
+    @abstractmethod
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""
 
+    @abstractmethod
     def cluster_time_s(self) -> float:
         """Seconds since the epoch, by Cassandra's clock."""
 
+    @abstractmethod
     def later(
         self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
     ) -> None:
@@ -163,26 +180,35 @@ class TaskOwner(Protocol):
         """
 
     @property
+    @abstractmethod
     def reading(self) -> Reading:
         """The requirements of a read."""
 
     @property
+    @abstractmethod
     def last_rows(self) -> LastRows | None:
         """The rows that were published last; None unless unchanged rows are suppressed."""
 
     @property
+    @abstractmethod
     def write_times(self) -> WriteTimes:
         """The write times of the changes that were settled last."""
 
+    @abstractmethod
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
         """Take the result of a read of this attempt."""
 
+    @abstractmethod
     def answered(self, task: Task, *, refused: bool) -> None:
         """Note that the data topic has taken or refused a record of the task."""
 
 
-class Reading(NamedTuple):
+@final
+class Reading:
     """The requirements of reads: if they must be proven, and if only the event's own node may prove them."""
 
-    proves: bool = True
-    only_by_event_node: bool = False
+    __slots__ = ("only_by_event_node", "proves")
+
+    def __init__(self, *, proves: bool = True, only_by_event_node: bool = False) -> None:
+        self.proves: Final = proves
+        self.only_by_event_node: Final = only_by_event_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 from uuid import UUID
 
 from cassandra.util import uuid_from_time
@@ -15,15 +15,10 @@ from schemas.mutation_event import NO_MARKER, MutationEvent, MutationEvents, Mut
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage, PendingEvent
-from source_connector.rows.partition_lanes import Work
-from source_connector.rows.row_task import RowTask
-from source_connector.rows.task import Task, TaskOwner
 
 __all__ = [
     "NODE",
     "AtOnce",
-    "a_table",
-    "a_task",
     "column",
     "due_row",
     "event",
@@ -49,20 +44,6 @@ class AtOnce:
         except CdcError as error:
             answer = error
         then(answer)
-
-
-class _Table:
-    epoch = 0
-
-
-def a_table() -> TaskOwner:
-    """An owner of tasks, for stages that only need an identity."""
-    return cast("TaskOwner", _Table())
-
-
-def a_task(owner: TaskOwner | None = None) -> Task:
-    """A task that was not started."""
-    return RowTask(Work(pending(event(1))), owner or a_table())
 
 
 def read_at(second: int) -> bytes:

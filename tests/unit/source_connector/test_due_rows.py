@@ -28,7 +28,8 @@ from source_connector.events.pulsar_access import PulsarConnection, PulsarOption
 from source_connector.metrics import Metrics
 from source_connector.rows.expiry_schedule import ExpirySchedule
 from source_connector.rows.row_expiry import NextExpiry
-from tests.unit.source_connector.events import a_task, due_row, event, event_of, int32, table
+from tests.unit.source_connector.events import due_row, event, event_of, int32, table
+from tests.unit.source_connector.task_owner import a_task
 
 _ROWS = st.builds(
     DueRow,

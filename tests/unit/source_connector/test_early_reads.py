@@ -21,7 +21,7 @@ from source_connector.rows.read_request import RawRow, ReadLevel, Rows
 from source_connector.rows.row_task import RowTask
 from source_connector.rows.scope_task import ScopeTask
 from tests.unit.source_connector.events import column, event, int32, pending, table
-from tests.unit.source_connector.test_row_task import TaskOwner
+from tests.unit.source_connector.task_owner import MemoryOwner
 
 _TEXTS = TableMetadata(
     keyspace="ks",
@@ -118,7 +118,7 @@ class _Case:
     def __init__(
         self, *events: MutationEvent, of: TableMetadata | None = None, lanes: PartitionLanes | None = None
     ) -> None:
-        self.owner = TaskOwner(Projection(of or table()))
+        self.owner = MemoryOwner(Projection(of or table()))
         self.events = pending(*events)
         self.lanes = lanes or PartitionLanes()
         for each in self.events:
@@ -433,10 +433,10 @@ def _pass_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("source_connector.rows.row_task.time.monotonic", lambda: started + 2.5)
 
 
-def _scope(now_us: int) -> tuple[TaskOwner, ScopeTask, list[PendingEvent]]:
+def _scope(now_us: int) -> tuple[MemoryOwner, ScopeTask, list[PendingEvent]]:
     bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
     deletion = event(kind=MutationKind.RANGE_DELETION, writetime_us=now_us, live_us=None, columns=(), bounds=bounds)
-    owner = TaskOwner(Projection(table(clustering_key=("ck",))))
+    owner = MemoryOwner(Projection(table(clustering_key=("ck",))))
     events = pending(deletion)
     lanes = PartitionLanes()
     lanes.add(events[0])

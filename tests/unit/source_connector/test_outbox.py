@@ -11,8 +11,9 @@ from source_connector.host.host_connection import HostConnection
 from source_connector.host.record import SourceRecord
 from source_connector.rows.outbox import Outbox
 from source_connector.rows.task import TaskOwner
-from tests.unit.source_connector.events import a_table, a_task, event
+from tests.unit.source_connector.events import event
 from tests.unit.source_connector.table_line_case import Case
+from tests.unit.source_connector.task_owner import MemoryOwner, a_task
 
 MIB = 1024 * 1024
 
@@ -27,7 +28,7 @@ def publish(outbox: Outbox, mebibytes: int, owner: TaskOwner) -> None:
 def test_a_table_whose_topic_takes_nothing_lets_the_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """That table's large rows fill the shared memory, but each other table has a reserved part."""
     case = Case(monkeypatch)
-    publish(case.outbox, 33, a_table())
+    publish(case.outbox, 33, MemoryOwner())
     case.receive(event(1))
     assert len(case.around.reads) == 1
 
@@ -36,7 +37,7 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
     """The limit is 32 MiB and one record of each table: the tables fill the shared part together, and then each fills
     its own part."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
-    tables = [a_table() for _ in range(4)]
+    tables = [MemoryOwner() for _ in range(4)]
     sizes = dict.fromkeys(tables, 0)
     for table in tables:
         outbox.has_room(table)
@@ -52,7 +53,7 @@ def test_what_all_tables_have_unanswered_is_bounded() -> None:
 def test_small_records_are_bounded_too() -> None:
     """The objects of a record in this process and in the host take more memory than a short record itself."""
     outbox = Outbox(cast("HostConnection", SimpleNamespace(send=lambda frame: None)))
-    owner = a_table()
+    owner = MemoryOwner()
     task = a_task(owner)
     while outbox.has_room(owner):
         outbox.publish(task, SourceRecord(1, b"key", b"value", {}))

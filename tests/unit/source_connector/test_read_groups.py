@@ -21,7 +21,8 @@ from source_connector.rows.read_groups import (
 )
 from source_connector.rows.read_request import ReadLevel, ReadRequest
 from source_connector.rows.row_fetcher import range_condition
-from tests.unit.source_connector.events import NODE, a_task, int32, table
+from tests.unit.source_connector.events import NODE, int32, table
+from tests.unit.source_connector.task_owner import a_task
 
 SIMPLE = Projection(table())
 KEYED = Projection(table(clustering_key=("c",)))

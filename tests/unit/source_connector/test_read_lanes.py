@@ -17,7 +17,8 @@ from source_connector.rows.cassandra_client import CassandraClient, RowRead
 from source_connector.rows.raw_page import RawPage
 from source_connector.rows.read_request import ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_fetcher import Answer, RowFetcher
-from tests.unit.source_connector.events import NODE, a_task, int32, table
+from tests.unit.source_connector.events import NODE, int32, table
+from tests.unit.source_connector.task_owner import a_task
 
 _LATENCY_S = 0.2
 _READ_REQUEST_TIMEOUT_S = 5.0

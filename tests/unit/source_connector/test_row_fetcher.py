@@ -24,7 +24,8 @@ from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, R
 from source_connector.rows.refused_levels import RefusedLevels
 from source_connector.rows.row_fetcher import Answer, ReadOver, RowFetcher
 from source_connector.rows.task import Task
-from tests.unit.source_connector.events import NODE, a_task, int32, table
+from tests.unit.source_connector.events import NODE, int32, table
+from tests.unit.source_connector.task_owner import a_task
 
 
 def page(*rows: RawRow, columns: int) -> RawPage:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from schemas.errors import CdcError
 from schemas.mutation_event import EXPIRY_SEGMENT_ID, NO_MARKER, MutationEvent, MutationKind
 from source_connector.encoding.projection import Projection
-from source_connector.events.events_message import PendingEvent
-from source_connector.host.record import SourceRecord
 from source_connector.rows.last_rows import LastRows
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
-from source_connector.rows.row_expiry import NextExpiry
+from source_connector.rows.read_request import RawRow, ReadLevel, Rows
 from source_connector.rows.row_task import RowTask, holds_change, may_be_overtaken
-from source_connector.rows.task import Reading, Task
-from source_connector.rows.write_times import WriteTimes
+from source_connector.rows.task import Reading
 from tests.unit.source_connector.events import NODE, column, event, int32, pending, read_at, table
+from tests.unit.source_connector.task_owner import MemoryOwner
 
 
 @pytest.mark.parametrize(
@@ -47,65 +41,6 @@ def test_write_times_prove_a_change_or_not(
     assert holds_change(event(columns=columns, live_us=live_us), writetimes) is proven
 
 
-class TaskOwner:
-    """An owner in memory that keeps the requests of a task."""
-
-    def __init__(self, projection: Projection, known: UUID = NODE) -> None:
-        self.projection = projection
-        self.schema_id = 1
-        self.epoch = 0
-        self.may_read_waiting = True
-        self.reads: list[ReadRequest] = []
-        self.records: list[SourceRecord] = []
-        self.settled: list[Sequence[PendingEvent]] = []
-        self.reading = Reading()
-        self.last_rows: LastRows | None = None
-        self.write_times = WriteTimes()
-        self.steps: list[tuple[float, Callable[[], None]]] = []
-        self.expiries: list[tuple[tuple[bytes | None, ...], NextExpiry]] = []
-        self.published: set[bytes] = set()
-        self._known = known
-
-    def is_published(self, pending: PendingEvent) -> bool:
-        return pending.event.digest in self.published
-
-    def read(self, task: Task, request: ReadRequest) -> None:
-        self.reads.append(request)
-
-    def publish(self, task: Task, record: SourceRecord) -> None:
-        self.records.append(record)
-        task.unanswered += 1
-
-    def acknowledge(self, task: Task) -> None:
-        """Acknowledge all published records of the task."""
-        assert task.unanswered
-        task.unanswered = 0
-        task.on_all_acknowledged()
-
-    def settle(self, task: Task, proven: Sequence[PendingEvent]) -> None:
-        self.settled.append(proven)
-
-    def schedule(
-        self, task: Task, pending: PendingEvent, clustering: tuple[bytes | None, ...], expiry: NextExpiry
-    ) -> None:
-        self.expiries.append((clustering, expiry))
-
-    def knows(self, node: UUID) -> bool:
-        return node == self._known
-
-    def cluster_time_s(self) -> float:
-        return time.time()
-
-    def later(
-        self, task: Task, delay_s: float, step: Callable[[], None], *, counted_as: str = "", is_long: bool = False
-    ) -> None:
-        self.steps.append((delay_s, step))
-
-    def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None: ...
-
-    def answered(self, task: Task, *, refused: bool) -> None: ...
-
-
 def row(value: int | None, writetime_us: int | None, ttl_s: int | None = None) -> RawRow:
     time = None if writetime_us is None else writetime_us.to_bytes(8, "big")
     return (None if value is None else int32(value), time, None if ttl_s is None else int32(ttl_s), read_at(601))
@@ -123,7 +58,7 @@ class Case:
         projection: Projection | None = None,
         segment_id: int = 7,
     ) -> None:
-        self.owner = TaskOwner(projection or Projection(table()), node)
+        self.owner = MemoryOwner(projection or Projection(table()), node)
         self.owner.reading = reading or Reading()
         self.owner.last_rows = last_rows
         self.events = pending(*events, segment_id=segment_id)

@@ -16,7 +16,7 @@ from source_connector.rows.partition_lanes import Work
 from source_connector.rows.read_request import RawRow, Rows
 from source_connector.rows.scope_task import ScopeTask
 from tests.unit.source_connector.events import event, int32, pending, table
-from tests.unit.source_connector.test_row_task import TaskOwner
+from tests.unit.source_connector.task_owner import MemoryOwner
 
 _MARKER = "range_deletion"
 _PROJECTION = Projection(table(clustering_key=("ck",)))
@@ -46,7 +46,7 @@ class Case:
         monkeypatch.setattr("source_connector.rows.scope_task.time.monotonic", lambda: self.now)
         bounds = RangeBounds(start=(int32(1),), start_inclusive=True, end=(int32(9),), end_inclusive=True)
         self.events = pending(event(kind=MutationKind.RANGE_DELETION, live_us=None, columns=(), bounds=bounds))
-        self.owner = TaskOwner(_PROJECTION)
+        self.owner = MemoryOwner(_PROJECTION)
         self.task = ScopeTask(Work(list(self.events)), self.owner)
         self.task.start()
 

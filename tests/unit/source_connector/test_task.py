@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from source_connector.rows.task import TaskState
-from tests.unit.source_connector.events import a_task
+from tests.unit.source_connector.task_owner import a_task
 
 WORKING, ASKING, RETRYING, SETTING_ASIDE, SETTLED, DISMISSED = TaskState
 

@@ -6,6 +6,7 @@ make the topic again. A connector publishes no record for such events: the rows 
 Held events are unwanted only if all of this is so, because there is no way back:
 
 - The broker does not have the topic.
+- All of them can be read: damaged events may be of another table.
 - This node wrote all of them, and answers now that it has none of their tables. A table that was made again under the
   same name has another id: its own events make the topic, and the earlier ones are sent before them.
 """
@@ -63,13 +64,17 @@ class DroppedTables:
         # By topic: since when the node's answer is waited for (monotonic).
         self._waits_since: Final[dict[str, float]] = {}
 
-    def unwanted(self, topic: str, path: Path) -> UnwantedEvents | None:
-        """The events of this file if they are unwanted, else None. Raises PublishError, also while it is not known."""
+    def unwanted(self, topic: str, path: Path, size: int) -> UnwantedEvents | None:
+        """The first `size` bytes of this file if their events are unwanted, else None.
+
+        Only these bytes count as written: a write that the disk refused may have left others behind them. Raises
+        PublishError, also while it is not known.
+        """
         if self._has_topic(topic):
             self._waits_since.pop(topic, None)
             return None
         try:
-            held = HeldEvents(path)
+            held = HeldEvents(path, size)
             first = next((_table_of(message) for message, _ in held.read_all()), None)
             # A file may have gigabytes. So it is read only if its first event is of such a table.
             if first is None or not self._are_gone(topic, {first}):
@@ -80,7 +85,9 @@ class DroppedTables:
                 events += len(message.events)
         except OSError:  # the publisher has removed the file
             return None
-        return UnwantedEvents(held.size, events) if self._are_gone(topic, tables) else None
+        if held.take_damage():
+            return None
+        return UnwantedEvents(size, events) if self._are_gone(topic, tables) else None
 
     def _are_gone(self, topic: str, tables: Collection[TableOfNode]) -> bool:
         found = self._have_gone(tables)

@@ -69,7 +69,11 @@ class HeldEvents:
     The file is removed when all of them are done.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        """`size`: the length of the part that is read, for a process or thread that does not write the file.
+
+        This part is checked only while it is read. Without `size`, the whole file is read and checked now.
+        """
         self.path: Final = path
         self._read_position = 0
         # The schema of the events at the read position; None is the schema of the first versions.
@@ -78,7 +82,7 @@ class HeldEvents:
         # The broker has all messages before this position. `_done_schema` is the schema of the events at it.
         self._done_position = 0
         self._done_schema: WriterSchema | None = None
-        found = self._scan()
+        found = self._scan() if size is None else FrameScan(end=size)
         # The schema of the last events in the file.
         self._last_schema = found.last_schema
         self._damaged: Final = found.damaged

@@ -289,8 +289,8 @@ class MutationPublisher(Stage):
 
     def _opened(self, topic: TopicQueue) -> Opened | Unwanted:
         """Open the topic, unless only unwanted events wait for it. Runs on a thread that opens. Raises PublishError."""
-        if self._dropped is not None and topic.held_bytes:
-            unwanted = self._dropped.unwanted(topic.name, topic.held_path)
+        if self._dropped is not None and (size := topic.held_bytes):
+            unwanted = self._dropped.unwanted(topic.name, topic.held_path, size)
             if unwanted is not None:
                 return Unwanted(topic, unwanted)
         return Opened(topic, self._producers.open(topic.name))

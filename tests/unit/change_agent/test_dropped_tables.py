@@ -184,3 +184,52 @@ def test_events_that_the_disk_has_not_taken_do_not_wait_for_ever(broker: MemoryB
     wait_until(lambda: line.metrics.held_events_dropped == 11, "all is dropped")
     line.publisher.stop()
     assert TOPIC_A not in broker.stored
+
+
+def test_what_a_refused_write_has_left_in_the_file_does_not_keep_it(broker: MemoryBroker, tmp_path: Path) -> None:
+    """A full disk may have taken the first messages of a write. They are still in memory, and no part of the file, which
+    was looked at again and again: the topic was neither opened nor given up."""
+    _hold(broker, tmp_path)
+    [file] = tmp_path.iterdir()
+    content = file.read_bytes()
+
+    def has_topic(topic: str) -> bool:
+        file.write_bytes(content * 2)
+        return broker.has_topic(topic)
+
+    line = PublisherLine(broker, tmp_path, dropped=DroppedTables(has_topic, lambda tables: True))
+    line.publisher.start()
+    wait_until(lambda: line.metrics.held_events_dropped > 0, "the events are dropped", 10)
+    line.publisher.stop()
+    assert (line.metrics.held_events_dropped, _is_empty(tmp_path), TOPIC_A in broker.stored) == (10, True, False)
+
+
+def test_only_the_beginning_of_a_file_is_read_while_its_table_exists(broker: MemoryBroker, tmp_path: Path) -> None:
+    """A topic that cannot be made is tried every few seconds, for hours: the whole file was read each time."""
+    _hold(broker, tmp_path)
+    [file] = tmp_path.iterdir()
+    content = file.read_bytes()
+    with file.open("wb") as many:
+        many.writelines([content] * (10_000_000 // len(content)))
+    dropped = DroppedTables(broker.has_topic, lambda tables: False)
+    before = _bytes_read()
+    assert dropped.unwanted(TOPIC_A, file, file.stat().st_size) is None
+    assert _bytes_read() - before < 1_000_000
+
+
+def _bytes_read() -> int:
+    """How many bytes this process has read from files."""
+    [count] = [line.split()[1] for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar")]
+    return int(count)
+
+
+def test_a_file_with_damaged_events_is_not_dropped(broker: MemoryBroker, tmp_path: Path) -> None:
+    """They may be of a table of the same name that exists. Publishing the others reports the damage."""
+    _hold(broker, tmp_path)
+    [file] = tmp_path.iterdir()
+    content = file.read_bytes()
+    dropped = DroppedTables(broker.has_topic, lambda tables: True)
+    assert dropped.unwanted(TOPIC_A, file, len(content)) == (len(content), 10)
+    damaged = content + content[:-1] + bytes([content[-1] ^ 1])
+    file.write_bytes(damaged)
+    assert dropped.unwanted(TOPIC_A, file, len(damaged)) is None

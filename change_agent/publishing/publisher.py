@@ -210,6 +210,8 @@ class MutationPublisher(Stage):
                     self._take_result(message)
                 case Moment():
                     self._note_moment(message)
+                case Refused(topic=topic) | Changed(topic=topic) if topic.is_given_up:
+                    pass  # from a thread that had begun before
                 case Refused(topic, reason, is_own):
                     topic.note_problem(reason, is_own=is_own)
                 case Changed(topic, reason):
@@ -305,8 +307,11 @@ class MutationPublisher(Stage):
             self._open(topic, _TURN_S)
             return
         if topic.events:
-            self._open(topic)
+            # First, the disk takes them: then they are looked at, too.
+            self._ready[topic.name] = topic
+            self._open(topic, _TURN_S)
         else:
+            topic.is_given_up = True
             for name in [name for name, each in self._topics.items() if each is topic]:
                 del self._topics[name]
             self._ready.pop(topic.name, None)
@@ -466,17 +471,26 @@ class MutationPublisher(Stage):
             f"{topic.name} partition {index}",
             lambda: Reopened(topic, lane, generation, self._producers.open_partition(topic.name, index)),
             delay_s=_REOPENING.pause_s(lane.failures),
+            is_wanted=lambda: lane.generation == generation,
         )
 
     def _in_background(
-        self, topic: TopicQueue, what: str, task: Callable[[], Opened | Unwanted | Reopened], delay_s: float = 0.0
+        self,
+        topic: TopicQueue,
+        what: str,
+        task: Callable[[], Opened | Unwanted | Reopened],
+        delay_s: float = 0.0,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Run a task that blocks, on its own thread, until it succeeds or the publisher stops. Post its result."""
+        """Run a task that blocks, on its own thread, while it is wanted, until it succeeds or the publisher stops.
+
+        Post its result.
+        """
 
         def run() -> None:
             self.stopping.wait(delay_s)
             try:
-                failures = self._try_until_done(topic, task)
+                failures = self._try_until_done(topic, task, is_wanted)
             except Exception as error:  # noqa: BLE001  # the top of a thread
                 self.fail(error)
                 return
@@ -486,12 +500,14 @@ class MutationPublisher(Stage):
 
         threading.Thread(target=run, name="open", daemon=True).start()
 
-    def _try_until_done(self, topic: TopicQueue, task: Callable[[], Opened | Unwanted | Reopened]) -> int | None:
+    def _try_until_done(
+        self, topic: TopicQueue, task: Callable[[], Opened | Unwanted | Reopened], is_wanted: Callable[[], bool]
+    ) -> int | None:
         """Run the task until it succeeds. Return how often it failed; None when the publisher stops first, or if the
-        task opened nothing.
+        task is not wanted any more or opened nothing.
         """
         failures = 0
-        while not self.stopping.is_set():
+        while is_wanted() and not self.stopping.is_set():
             try:
                 result = task()
             except PublishError as error:

@@ -97,6 +97,8 @@ class TopicQueue:
         """The time up to which the broker has all events. Replaced as a whole, because other threads read it."""
         self.silences = 0
         """How often in a row the held topic was opened and did not acknowledge a message."""
+        self.is_given_up = False
+        """True when the publisher does not use it any more, because its table was dropped."""
         self._files: Final = files
         self._backlog: Final = WaitingEvents()
         self._positions: Final = positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from uuid import UUID
@@ -233,3 +234,52 @@ def test_a_file_with_damaged_events_is_not_dropped(broker: MemoryBroker, tmp_pat
     damaged = content + content[:-1] + bytes([content[-1] ^ 1])
     file.write_bytes(damaged)
     assert dropped.unwanted(TOPIC_A, file, len(damaged)) is None
+
+
+def test_a_thread_that_replaces_a_producer_ends_with_the_topic(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The topic was deleted while messages were under way, and createTopics is false. The thread never ended, and said
+    again and again that the topic is waited for."""
+    is_dropped = False
+    dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
+    line = PublisherLine(broker, tmp_path, hold_events=5, dropped=dropped)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", 2)
+    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
+    broker.refused_topics.add(TOPIC_A)
+    broker.fail_next = ["TopicTerminated"]
+    line.publish("a", *range(3, 13))
+    wait_until(lambda: line.acknowledged() == 12, "a is held")
+    del broker.stored[TOPIC_A]
+    is_dropped = True
+    wait_until(lambda: [*line.publisher.statuses] == ["ks.b"], "the topic is given up", 20)
+    wait_until(lambda: all(each.name != "open" for each in threading.enumerate()), "no thread opens it", 15)
+    line.publisher.stop()
+    assert (TOPIC_A in broker.stored, line.metrics.held_events_dropped) == (False, 10)
+
+
+def test_events_that_the_disk_takes_when_others_were_dropped_are_dropped_as_well(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """The topic was opened before the disk had taken them, and so made again."""
+    broker.refused_topics.add(TOPIC_A)
+    is_dropped = False
+
+    def have_gone(tables: Collection[TableOfNode]) -> bool:
+        if is_dropped:
+            broker.refused_topics.clear()
+        return is_dropped
+
+    dropped = DroppedTables(broker.has_topic, have_gone)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100, dropped=dropped)
+    line.publisher.start()
+    line.publish("b", 1)
+    line.publish("a", *range(2, 12))
+    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.publish("a", 12)
+    wait_until(lambda: line.metrics.held_full == 1, "the disk takes no more")
+    is_dropped = True
+    wait_until(lambda: line.acknowledged() == 12, "the disk has room again", 20)
+    wait_until(lambda: [*line.publisher.statuses] == ["ks.b"], "the topic is given up", 20)
+    line.publisher.stop()
+    assert (TOPIC_A in broker.stored, line.metrics.held_events_dropped) == (False, 11)

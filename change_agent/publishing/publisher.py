@@ -48,7 +48,7 @@ from change_agent.publishing.topic_queue import TopicQueue, TopicState
 from change_agent.publishing.topic_status import TopicStatus
 from runtime.backoff import Backoff
 from runtime.stage import Stage
-from schemas.progress_record import Checkpoint
+from schemas.progress_record import Checkpoint, TopicPosition
 from schemas.topics import events_topic
 
 __all__ = ["MutationPublisher"]
@@ -154,6 +154,14 @@ class MutationPublisher(Stage):
         topic = self._topics.get((keyspace, table))
         found = None if topic is None else topic.checkpoint
         return found or self._quiet.get((keyspace, table))
+
+    def first_positions(self, keyspace: str, table: str) -> tuple[TopicPosition, ...]:
+        """By partition: all events that the broker had while the position was unknown are at or before this one.
+
+        Ask for the checkpoint first: these positions are then also right for it. For any thread.
+        """
+        topic = self._topics.get((keyspace, table))
+        return () if topic is None else topic.first_positions
 
     def stopped(self, keyspace: str, table: str) -> str | None:
         """Why a table's events do not reach the broker, as text; None when they do. For any thread."""

@@ -10,7 +10,7 @@ from typing import Final, final
 from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.messages import Message, Packing
 from change_agent.publishing.outgoing import WaitingEvents
-from schemas.progress_record import UNKNOWN_POSITION
+from schemas.progress_record import UNKNOWN_POSITION, TopicPosition
 
 __all__ = ["TopicLane"]
 
@@ -54,6 +54,8 @@ class TopicLane:
         # position.
         self.acknowledged = 0
         self.last_position = UNKNOWN_POSITION
+        # While `last_position` is known: all events that the broker had while it was unknown are at or before this one.
+        self.first_position = UNKNOWN_POSITION
 
     @property
     def events(self) -> int:
@@ -125,10 +127,16 @@ class TopicLane:
         self.acknowledged += message.events
         if self._producer is not None:
             # The position of this message, or of a later one.
-            position = self._producer.last_position
-            is_known = position != UNKNOWN_POSITION
-            self.last_position = max(self.last_position, position) if is_known else UNKNOWN_POSITION
+            self._note_position(self._producer.last_position)
         return message
+
+    def _note_position(self, position: TopicPosition) -> None:
+        if position == UNKNOWN_POSITION:
+            self.first_position = self.last_position = UNKNOWN_POSITION
+            return
+        if self.last_position == UNKNOWN_POSITION:
+            self.first_position = TopicPosition(position.ledger, position.entry - 1)
+        self.last_position = max(self.last_position, position)
 
     @property
     def handed_over(self) -> int:
@@ -166,7 +174,7 @@ class TopicLane:
         """Give up the producer, because the topic cannot be used. Unacknowledged messages count as not sent."""
         self.give_up()
         self.failures = 0
-        self.last_position = UNKNOWN_POSITION
+        self._note_position(UNKNOWN_POSITION)
         self._unsent.extendleft(reversed(self._messages))
         self._messages.clear()
         self._sent_at.clear()

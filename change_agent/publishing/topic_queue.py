@@ -33,7 +33,7 @@ from change_agent.publishing.topic_notices import TopicNotices
 from change_agent.publishing.topic_status import TopicProblem, TopicStatus
 from change_agent.schema.node_connection import token_of
 from schemas.mutation_event import MutationEvents, decode_events
-from schemas.progress_record import Checkpoint
+from schemas.progress_record import Checkpoint, TopicPosition
 
 __all__ = ["TopicQueue", "TopicState"]
 
@@ -95,6 +95,8 @@ class TopicQueue:
         """One for each partition; none before the topic was opened for the first time. Replaced as a whole."""
         self.checkpoint: Checkpoint | None = None
         """The time up to which the broker has all events. Replaced as a whole, because other threads read it."""
+        self.first_positions: tuple[TopicPosition, ...] = ()
+        """For each partition, what earlier checkpoints with an unknown position have in its place. Replaced as a whole."""
         self.silences = 0
         """How often in a row the held topic was opened and did not acknowledge a message."""
         self.is_given_up = False
@@ -202,6 +204,8 @@ class TopicQueue:
         while self._moments and all(lane.acknowledged >= count for lane, count in self._moments[0][1]):
             passed = self._moments.popleft()[0]
         if passed is not None:
+            # In this order: a reader takes the checkpoint first, so its unknown positions are not after these.
+            self.first_positions = tuple(lane.first_position for lane in self.lanes)
             self.checkpoint = Checkpoint(passed, tuple(lane.last_position for lane in self.lanes))
 
     def note_problem(self, reason: str, *, is_own: bool = False) -> None:

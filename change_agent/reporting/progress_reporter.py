@@ -17,7 +17,7 @@ from uuid import UUID
 from change_agent.errors import PublishError
 from change_agent.private_files import replace_private
 from change_agent.publishing.event_producers import EventProducer, send_all
-from change_agent.reporting.checkpoints import with_newest
+from change_agent.reporting.checkpoints import with_known_positions, with_newest
 from change_agent.reporting.cluster_looks import ClusterLooks, ClusterView
 from runtime.backoff import Backoff
 from runtime.notices import Notices
@@ -27,6 +27,7 @@ from schemas.progress_record import (
     MalformedProgressError,
     ProgressRecord,
     TableProgress,
+    TopicPosition,
     decode_progress,
     encode_progress,
 )
@@ -57,6 +58,9 @@ class Checkpoints(Protocol):
 
     def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
         """The time up to which the broker has everything of a table; None while that is not known."""
+
+    def first_positions(self, keyspace: str, table: str) -> tuple[TopicPosition, ...]:
+        """By partition, what a checkpoint with an unknown position has in its place, if it was asked for before."""
 
     def stopped(self, keyspace: str, table: str) -> str | None:
         """The reason why the broker does not get a table's events; None if it gets them."""
@@ -213,7 +217,9 @@ class ProgressReporter(Stage):
             newest = None
         checkpoints = tuple(each for each in self._history.get(name, ()) if each.resolved_ms > forgotten_ms)
         if newest is not None and (not checkpoints or newest.resolved_ms > checkpoints[0].resolved_ms):
-            checkpoints = self._history[name] = with_newest(checkpoints, newest)
+            # The first events after a restart show where the partitions ended before.
+            known = with_known_positions(checkpoints, self._checkpoints.first_positions(*name))
+            checkpoints = self._history[name] = with_newest(known, newest)
         return TableProgress(
             keyspace=table.keyspace,
             table=table.name,

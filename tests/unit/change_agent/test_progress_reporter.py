@@ -57,12 +57,16 @@ class _Line:
     """The checkpoints of a publisher, and a producer."""
 
     checkpoints: dict[tuple[str, str], Checkpoint] = field(default_factory=dict)
+    firsts: dict[tuple[str, str], tuple[TopicPosition, ...]] = field(default_factory=dict)
     sent: list[tuple[str | None, ProgressRecord]] = field(default_factory=list)
     refuses: bool = False
     last_position: TopicPosition = UNKNOWN_POSITION
 
     def checkpoint(self, keyspace: str, table: str) -> Checkpoint | None:
         return self.checkpoints.get((keyspace, table))
+
+    def first_positions(self, keyspace: str, table: str) -> tuple[TopicPosition, ...]:
+        return self.firsts.get((keyspace, table), ())
 
     def stopped(self, keyspace: str, table: str) -> str | None:
         return None
@@ -116,6 +120,32 @@ def test_a_record_is_sent_for_each_new_time(tmp_path: Path) -> None:
     assert [each.resolved_ms for each in first.checkpoints] == [2000, 1000]
     assert (second.checkpoints, second.stopped) == ((), "parked")
     assert record.replication == {"ks": {"class": "SimpleStrategy"}}
+
+
+def test_times_from_before_the_first_event_after_a_restart_get_its_position(tmp_path: Path) -> None:
+    """Otherwise a reader would take the end of the topic for their position, and a table with a new backlog would not be
+    complete until a time before the restart."""
+    before = (TopicPosition(5, 7), TopicPosition(6, 2))
+    line = _Line({("ks", "a"): Checkpoint(1000, before)})
+    _after_a_record(line, tmp_path)
+    line.checkpoints["ks", "a"] = Checkpoint(2000)  # the agent was started again, and the table is quiet
+    reporter = _reporter(line, tmp_path)
+    reporter.start()
+    wait_until(lambda: _times(line) == [2000, 1000], "a record of the quiet table is sent")
+    line.firsts["ks", "a"] = (TopicPosition(5, 8), UNKNOWN_POSITION)
+    line.checkpoints["ks", "a"] = Checkpoint(9000, (TopicPosition(5, 40), UNKNOWN_POSITION))
+    reporter.note()
+    wait_until(lambda: _times(line)[0] == 9000, "a record of the events is sent")
+    reporter.stop()
+    assert list(line.sent[-1][1].tables[0].checkpoints) == [
+        Checkpoint(9000, (TopicPosition(5, 40), UNKNOWN_POSITION)),
+        Checkpoint(2000, (TopicPosition(5, 8), UNKNOWN_POSITION)),
+        Checkpoint(1000, before),
+    ]
+
+
+def _times(line: _Line) -> list[int]:
+    return [each.resolved_ms for each in line.sent[-1][1].tables[0].checkpoints] if line.sent else []
 
 
 class _JoinedLine(_Line):

@@ -151,6 +151,39 @@ def test_a_message_that_the_broker_had_already_leaves_the_position_unknown(start
     assert _wait_for(line, "a", 3000).positions == (TopicPosition(1, 2),)
 
 
+def test_the_first_known_position_tells_where_the_unknown_ones_end(start: Start) -> None:
+    """All that the broker had before is before the first message of an agent that was started again, and before the
+    first one behind a message that the broker had already."""
+    broker = MemoryBroker()
+    before = start(broker)
+    before.publish("a", 1, 2)
+    wait_until(lambda: before.acknowledged() == 2, "the first agent has sent", 20)
+    line = start(broker)
+    line.publisher.note_moment(1000, _TABLES)
+    assert _wait_for(line, "a", 1000) == Checkpoint(1000)
+    assert line.publisher.first_positions("ks", "a") == ()
+    stored = len(broker.stored[TOPIC_A][0])
+    line.publish("a", 3)
+    wait_until(lambda: line.acknowledged() == 1, "the topic is open", 20)
+    line.publisher.note_moment(2000, _TABLES)
+    assert _wait_for(line, "a", 2000).positions == (TopicPosition(1, stored),)
+    assert line.publisher.first_positions("ks", "a") == (TopicPosition(1, stored - 1),)
+    line.publish("a", 4)
+    line.publisher.note_moment(3000, _TABLES)
+    assert _wait_for(line, "a", 3000).positions == (TopicPosition(1, stored + 1),)
+    assert line.publisher.first_positions("ks", "a") == (TopicPosition(1, stored - 1),)
+    broker.deduplicates = True
+    line.publish("a", 5)
+    line.publisher.note_moment(4000, _TABLES)
+    _wait_for(line, "a", 4000)
+    assert line.publisher.first_positions("ks", "a") == (UNKNOWN_POSITION,)
+    broker.deduplicates = False
+    line.publish("a", 6)
+    line.publisher.note_moment(5000, _TABLES)
+    last = _wait_for(line, "a", 5000).positions[0]
+    assert line.publisher.first_positions("ks", "a") == (TopicPosition(last.ledger, last.entry - 1),)
+
+
 def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> None:
     """The broker does not have held events, also after a restart of the agent."""
     broker = MemoryBroker()

@@ -18,9 +18,11 @@ _MOST_SHOWN: Final = 400
 _BEGINNING: Final = 180
 # The first thing that an instance's JVM logs.
 _START: Final = "Trying Loading file as NAR file"
+# How the connector says that a table is not parked any more.
+_TAKEN: Final = " goes on: the data topic takes the table's schema"
 # A line of the connector's Python process, without those that repeat each hour and delay no event.
 _WARNING: Final = re.compile(
-    r"(?P<time>\S+) \[cassandra-cdc-stderr\] (WARN|ERROR) .*? - source_connector(?!\.tables\.data_topic_policies)[\w.]*: "
+    rf"(?P<time>\S+) \[cassandra-cdc-stderr\] (WARN|ERROR|INFO(?=.*{_TAKEN})) .*? - source_connector(?!\.tables\.data_topic_policies)[\w.]*: "
     r"(?P<text>.*)"
 )
 # Any line of the process. While it cannot reach Cassandra at its start, it logs nothing else.
@@ -50,7 +52,10 @@ def last_error(logs: Path, name: str, now_s: float) -> str:
 
 
 def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
-    """The newest warning about `keyspace.table` that the source logged within the last two minutes; empty without one."""
+    """The newest warning about `keyspace.table` that the source logged within the last two minutes.
+
+    Empty without one, or if the table is not parked any more since then.
+    """
     names = re.compile(rf"(?<![\w.]){re.escape(table)}(?!\w)")
     matches = (matched for lines in _ends(logs, name) for matched in map(_WARNING.match, lines))
     found = [
@@ -59,7 +64,7 @@ def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
         if each and names.search(each["text"])
     ]
     said_s, text = max(found, default=(0.0, ""))
-    return text if now_s - said_s < _RECENT_S else ""
+    return text if now_s - said_s < _RECENT_S and not text.endswith(_TAKEN) else ""
 
 
 def start_waits_for(logs: Path, name: str, now_s: float) -> str:

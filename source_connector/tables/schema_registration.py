@@ -83,6 +83,7 @@ class SchemaRegistration:
             return
         if isinstance(answer, SchemaTaken):
             self._refusals = 0
+            self._notices.clear("registry", f"{table} goes on: the data topic takes the table's schema")
             if self._is_marking and not self.is_taken:
                 # if the same question was asked twice, only the first answer is checked
                 if self._checked is not schema:

@@ -23,6 +23,8 @@ _PARKED = (
     "one that allows the change, or use another destination topic; next attempt in 8.0 s"
 )
 
+_TAKEN = "shop.orders goes on: the data topic takes the table's schema"
+
 
 def _line(text: str, *, ago_s: float = 5.0, level: str = "WARN", module: str = ".tables.schema_registration") -> str:
     time = datetime.fromtimestamp(_NOW_S - ago_s, UTC).strftime("%Y-%m-%dT%H:%M:%S,%f")[:-3] + "+0000"
@@ -54,6 +56,19 @@ def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path:
     assert "shop.orders is parked, its events wait: the data topic does not take the table's schema" in found.text
     assert found.text.endswith("to one that allows the change, or use another destination topic; next attempt in 8.0 s")
     assert len(found.text) < 600
+
+
+def test_a_table_that_was_parked_and_goes_on_is_well(tmp_path: Path) -> None:
+    """A busy table always has a backlog: it was a failure for two minutes after the remedy."""
+    logs = _logs(tmp_path, _line(_PARKED), _line(_TAKEN, level="INFO", ago_s=4.0))
+    waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S)
+    assert found.level is Level.OK
+    place = logs / "public" / "default" / "shop" / "shop-0.log"
+    place.write_text(_line(_PARKED) + _line(_TAKEN.replace("orders", "parts"), level="INFO", ago_s=4.0))
+    assert "is parked" in warning_about(logs, "shop", "shop.orders", _NOW_S)
+    place.write_text(_line(_PARKED, ago_s=3.0) + _line(_TAKEN, level="INFO", ago_s=4.0))
+    assert "is parked" in warning_about(logs, "shop", "shop.orders", _NOW_S)
 
 
 def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:

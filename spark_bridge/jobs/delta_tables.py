@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,7 +42,9 @@ class DeltaTable(LakeTable):
     def _read(self) -> DataFrame | None:
         jvm, session = self._spark.sparkContext._jvm, self._spark._jsparkSession  # noqa: SLF001  (PySpark cannot tell)
         # Asked first: Spark makes a text of the failure to load, with all its causes, which takes longer than the rest.
-        if not java_class(jvm, "io.delta.tables.DeltaTable").isDeltaTable(session, self.path):
+        delta = java_class(jvm, "io.delta.tables.DeltaTable")
+        # Without Delta's jar this is no class, and `load` says what is missing.
+        if isinstance(delta, JavaClass) and not delta.isDeltaTable(session, self.path):
             return None
         try:
             return self._spark.read.format("delta").load(self.path)

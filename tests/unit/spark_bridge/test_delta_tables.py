@@ -7,19 +7,26 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.spark_line import LINE
 
+_DELTA = "io.delta.tables.DeltaTable"
+
 
 class Session:
-    """A session with one table of these columns. `sent` has the settings of each statement, by its first word."""
+    """A session with one table of these columns. `sent` has the settings of each statement, by its first word.
+
+    Its JVM has no Delta.
+    """
 
     def __init__(self, *columns: str) -> None:
         self.settings: dict[str, str] = {}
         self.sent: dict[str, Mapping[str, str]] = {}
-        self.conf = self.read = self.catalog = self
+        self.conf = self.read = self.catalog = self.sparkContext = self
+        self._jvm, self._jsparkSession = SimpleNamespace(**{_DELTA: JavaPackage(_DELTA, None)}), None
         self.columns = columns
 
     def format(self, name: str) -> Session:
@@ -62,3 +69,9 @@ def test_a_table_with_a_column_that_delta_adds_itself_has_no_deletion_vectors(co
             table.update("id = 2", "id = 1")
         setting = session.sent[kind].get(f"spark.databricks.delta.{kind.lower()}.deletionVectors.persistent")
         assert setting == ("false" if avoids else None)
+
+
+def test_without_the_jar_of_delta_spark_says_what_is_missing() -> None:
+    """Py4J takes the name of a missing class for a package, whose methods cannot be called: it was a traceback."""
+    session = Session("id")
+    assert DeltaTable(cast(SparkSession, session), "/lake/t/rows").read() is cast(DataFrame, session)

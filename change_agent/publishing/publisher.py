@@ -420,6 +420,8 @@ class MutationPublisher(Stage):
 
         def check() -> None:
             for topic, known in opened:
+                if self.stopping.is_set():  # the connections are closed soon
+                    return
                 try:
                     self._producers.check(topic.name, known)
                 except (PartitionsChangedError, TopicLostError) as error:
@@ -436,6 +438,8 @@ class MutationPublisher(Stage):
         """Check topics that are not open. Runs on the thread of a check."""
         unanswered: dict[tuple[str, str], str] = {}
         for keyspace, table in sorted(tables):
+            if self.stopping.is_set():
+                return
             try:
                 self._producers.check_unopened(events_topic(keyspace, table, self._topic_prefix))
             except TopicLostError as error:

@@ -167,4 +167,4 @@ def test_events_that_are_held_for_a_table_that_was_dropped_with_its_topic_do_not
     write(session, f"{keyspace}.b", ["last"])
     wait_until(lambda: "last" in keys_of(topic_of(f"{keyspace}.b")), "the other table goes on")
     assert [each for each in rest().get(topics).json() if f"{keyspace}.a" in each] == []
-    assert list((agent.working_dir / "held").glob("*.events")) == []
+    assert list((agent.working_dir / "held").glob(f"{keyspace}.*")) == []

@@ -408,7 +408,7 @@ class _Steps:
         return replace(self, settings=self._batch(self.tables(spark)).begin())
 
     def load_tables(self, spark: SparkSession) -> None:
-        """Load the logs of the tables. The format keeps them, so that the first micro-batch need not load them."""
+        """Load the tables' log. The format keeps it, so that the first micro-batch need not load it."""
         own = session_of_its_own(spark)
         fit_session(own, 0, 0)
         self.tables(own).load()

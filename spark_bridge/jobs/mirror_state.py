@@ -224,9 +224,12 @@ class MirrorTables:
         self.history: LakeTable = made(spark, f"{folder}/history")
 
     def load(self) -> None:
-        """Load the log of every existing Delta table. Iceberg keeps nothing that it has read (see `IcebergTable`)."""
-        for each in (self.rows, self.changes, self.history) if self.table_format == "delta" else ():
-            each.size_bytes()
+        """Load the log of the rows, if they are a Delta table: Iceberg keeps nothing that it has read (`IcebergTable`).
+
+        A micro-batch does not need all of the log of changes and history.
+        """
+        if self.table_format == "delta":
+            self.rows.size_bytes()
 
     def compact(self) -> None:
         """Compact the small files of every existing table."""

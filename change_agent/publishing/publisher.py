@@ -2,7 +2,8 @@
 acknowledged.
 
 One thread owns all topics. All other threads use its inbox: the reader posts batches, the client's threads post
-results, and a short-lived thread for each topic that must be opened posts its producers.
+results, and a short-lived thread for each topic that must be opened posts its producers. The module has more than 500
+lines because every message of the inbox, and each thread that posts one, is handled here.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def message_commands(program: str) -> list[str]:
 
 
 def _as_typed(text: str) -> str:
-    """The command without its sentence's end. `{option}` and `{source.arguments}` (of any variable) become options, other
+    """The command without its sentence's end. `{option}` and `{source.arguments}` become options, other
     braces a value."""
     text = re.sub(r"(?:\\n)?[ .]*$", "", re.sub(r"\s+", " ", text))
     text = text.replace("{option}", "--limit 1")
-    text = re.sub(r"\{\w+\.arguments\}", "--name VALUE", text)
+    text = re.sub(r"\{(self|source|other)\.arguments\}", "--name VALUE", text)
     return re.sub(r"\{[^}]*\}|%s", "VALUE", text)

@@ -1,7 +1,8 @@
 """Reads current rows: groups reads into statements, and chooses the next consistency level when one fails.
 
 `start` queues a read, and `flush` sends what may be sent. The driver's answers are posted to the owner's inbox and
-come back through `answered`, in the owner's thread: the rows or the error of each read that is finished.
+come back through `answered`, in the owner's thread: the rows or the error of each read that is finished. The module has
+more than 500 lines because it decides what follows each kind of error, which needs the state of all statements.
 """
 
 from __future__ import annotations

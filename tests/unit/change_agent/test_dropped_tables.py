@@ -167,18 +167,24 @@ def test_events_that_come_while_the_node_is_asked_are_looked_at_as_well(broker: 
     assert TOPIC_A not in broker.stored
 
 
-def test_events_that_the_disk_has_not_taken_do_not_wait_for_ever(broker: MemoryBroker, tmp_path: Path) -> None:
-    """The held events fill their share of the disk, so later ones stay in memory, where they take room from others."""
-    broker.refused_topics.add(TOPIC_A)
-    is_dropped = False
-    dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
-    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100, dropped=dropped)
+def _with_more_than_the_disk_takes(broker: MemoryBroker, folder: Path, dropped: DroppedTables) -> PublisherLine:
+    """A publisher that holds ten events of table a on the disk, and has one more in memory."""
+    line = PublisherLine(broker, folder, hold_events=5, max_held_bytes=100, dropped=dropped)
     line.publisher.start()
     line.publish("b", 1)
     line.publish("a", *range(2, 12))
     wait_until(lambda: line.acknowledged() == 11, "a is held")
     line.publish("a", 12)
     wait_until(lambda: line.metrics.held_full == 1, "the disk takes no more")
+    return line
+
+
+def test_events_that_the_disk_has_not_taken_do_not_wait_for_ever(broker: MemoryBroker, tmp_path: Path) -> None:
+    """The held events fill their share of the disk, so later ones stay in memory, where they take room from others."""
+    broker.refused_topics.add(TOPIC_A)
+    is_dropped = False
+    dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
+    line = _with_more_than_the_disk_takes(broker, tmp_path, dropped)
     is_dropped = True
     wait_until(lambda: line.acknowledged() == 12, "the disk has room again", 20)
     wait_until(lambda: _is_empty(tmp_path), "all is removed", 20)
@@ -271,13 +277,7 @@ def test_events_that_the_disk_takes_when_others_were_dropped_are_dropped_as_well
         return is_dropped
 
     dropped = DroppedTables(broker.has_topic, have_gone)
-    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100, dropped=dropped)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
-    line.publish("a", 12)
-    wait_until(lambda: line.metrics.held_full == 1, "the disk takes no more")
+    line = _with_more_than_the_disk_takes(broker, tmp_path, dropped)
     is_dropped = True
     wait_until(lambda: line.acknowledged() == 12, "the disk has room again", 20)
     wait_until(lambda: [*line.publisher.statuses] == ["ks.b"], "the topic is given up", 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,33 @@ def test_the_first_known_position_tells_where_the_unknown_ones_end(start: Start)
     line.publisher.note_moment(5000, _TABLES)
     last = _wait_for(line, "a", 5000).positions[0]
     assert line.publisher.first_positions("ks", "a") == (TopicPosition(last.ledger, last.entry - 1),)
+
+
+class _SlowBroker(MemoryBroker):
+    """Answers a check of a topic when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+        self.asking = threading.current_thread()
+
+    def check_unopened(self, topic: str) -> None:
+        self.asking = threading.current_thread()
+        self.is_asked.set()
+        assert self.may_answer.wait(20)
+        super().check_unopened(topic)
+
+
+def test_a_check_that_a_stop_interrupts_asks_for_no_other_topic(start: Start) -> None:
+    """The connections are closed by then, so the log ended with a traceback."""
+    broker = _SlowBroker()
+    line = start(broker)
+    line.publisher.note_moment(1000, _TABLES, _TABLES)
+    assert broker.is_asked.wait(20)
+    line.publisher.stop()
+    broker.may_answer.set()
+    broker.asking.join(20)
+    assert (broker.asking.is_alive(), broker.checks) == (False, 1)
 
 
 def test_a_held_table_stands_still_until_everything_is_sent(start: Start) -> None:

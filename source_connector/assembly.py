@@ -10,7 +10,7 @@ from source_connector.configuration.config import SourceConfig
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.expiry_topics import ExpiryTopics
-from source_connector.events.mutation_cache import MutationCache
+from source_connector.events.mutation_cache import NATIVE_CHANGES, MutationCache
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.events.topic_reader import Subscription
@@ -78,6 +78,7 @@ def assemble(
             max_capacity=config.cache_max_capacity,
             max_digests=config.cache_max_digests,
             expire_after_s=config.cache_expire_after_ms / 1000,
+            native=NATIVE_CHANGES,
         ),
         outbox=Outbox(host),
         timers=timers,

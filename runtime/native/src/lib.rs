@@ -11,6 +11,7 @@ mod digest;
 mod form;
 mod frame;
 mod input;
+mod published;
 mod rows;
 mod run;
 mod table;
@@ -244,6 +245,7 @@ fn cassandra_cdc_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EventRun>()?;
     module.add_class::<answer::Row>()?;
     module.add_class::<answer::RecordWriter>()?;
+    module.add_class::<published::PublishedChanges>()?;
     module.add_function(wrap_pyfunction!(answer::rows, module)?)?;
     module.add_function(wrap_pyfunction!(answer::rows_by_key, module)?)?;
     module.add_function(wrap_pyfunction!(answer::has_any, module)?)?;

@@ -257,6 +257,7 @@ def test_the_other_row_paths_pass_the_same_tests(choice: str) -> None:
     if choice == running:
         return
     names = ("row_path", "row_task", "table_line", "row_fetcher", "read_groups", "partition_lanes", "publication")
+    names += ("mutation_cache",)
     files = [f"tests/unit/source_connector/test_{name}.py" for name in names]
     done = _run(choice, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not other_row_path", *files)
     assert done.returncode == 0, done.stdout

@@ -25,7 +25,7 @@ _STATIC_ROW: Final = MutationKind.STATIC_ROW
 
 
 def _is_of_one_row(pending: PendingEvent) -> bool:
-    kind = pending.event.kind
+    kind = pending.kind
     return kind is _ROW or kind is _ROW_DELETION
 
 
@@ -36,13 +36,16 @@ class Work:
     `lanes` is the `PartitionLanes` that the work came from and goes back to.
     """
 
-    __slots__ = ("events", "key", "lanes", "partition_key")
+    __slots__ = ("behind", "events", "key", "lanes", "partition_key")
 
     def __init__(self, events: list[PendingEvent], lanes: PartitionLanes | None = None) -> None:
+        first = events[0]
         self.events = events
         self.lanes = lanes
-        self.key = events[0].event.key
-        self.partition_key = events[0].event.partition_key
+        self.key = first.key
+        self.partition_key = first.partition_key
+        self.behind: list[PendingEvent] | None = None
+        """Later events of the key, which wait for this work. The lanes use it; it is created for the first event."""
 
     @property
     def newest(self) -> PendingEvent:
@@ -52,7 +55,7 @@ class Work:
     @property
     def place(self) -> str:
         """The key, and the newest event's position in the commit log, for log lines."""
-        return f"key {self.newest.event.key.hex()} of {self.log_place}"
+        return f"key {self.newest.key.hex()} of {self.log_place}"
 
     @property
     def log_place(self) -> str:
@@ -72,20 +75,62 @@ class Work:
 
 @final
 class _Lane:
-    """One partition: the events that may not start yet, and the events that wait behind the work on their key."""
+    """One partition: the events that may not start yet, and the work that is not finished, which later events wait for."""
 
-    __slots__ = ("behind", "held_back", "is_exclusive")
+    __slots__ = ("_only", "_others", "held_back", "is_exclusive")
 
     def __init__(self) -> None:
         self.held_back: deque[PendingEvent] | None = None
         """Created for the first event, because most partitions never hold one back."""
-        self.behind: dict[bytes, list[PendingEvent]] = {}
         self.is_exclusive = False
+        # Most partitions have work on one key only, and a dictionary costs more than all the rest of a lane.
+        self._only: Work | None = None
+        self._others: dict[bytes, Work] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no work is to be finished."""
+        return self._only is None and not self._others
+
+    def work_on(self, key: bytes) -> Work | None:
+        """The unfinished work on the key."""
+        only = self._only
+        if only is not None and only.key == key:
+            return only
+        return None if self._others is None else self._others.get(key)
+
+    def begin(self, work: Work) -> None:
+        """Add work on a key that no other work is on."""
+        if self._only is None:
+            self._only = work
+            return
+        if self._others is None:
+            self._others = {}
+        self._others[work.key] = work
+
+    def finish(self, key: bytes) -> list[PendingEvent] | None:
+        """Remove the work on the key. Return the events that waited for it. Raises KeyError if there is none."""
+        only = self._only
+        if only is not None and only.key == key:
+            self._only = None
+            return only.behind
+        if self._others is None:
+            raise KeyError(key)
+        return self._others.pop(key).behind
+
+    def waiting(self) -> list[PendingEvent]:
+        """All events that wait, for work or in the order of the partition."""
+        works = [] if self._only is None else [self._only]
+        if self._others is not None:
+            works += self._others.values()
+        found = [pending for work in works for pending in work.behind or ()]
+        found += self.held_back or ()
+        return found
 
 
 def _is_static(pending: PendingEvent) -> bool:
     """True when the event is surely about a static row. An event of DataStax's agents may be a partition deletion."""
-    return pending.event.kind is _STATIC_ROW and pending.message.raw is None
+    return pending.kind is _STATIC_ROW and pending.message.raw is None
 
 
 def _take_static(lane: _Lane) -> list[PendingEvent]:
@@ -117,7 +162,7 @@ class PartitionLanes:
 
     def add(self, pending: PendingEvent) -> None:
         """Add an event. Events come in the order of their topic partition."""
-        partition_key = pending.event.partition_key
+        partition_key = pending.partition_key
         lane = self._lanes.get(partition_key)
         if lane is None:
             lane = self._lanes[partition_key] = _Lane()
@@ -142,9 +187,7 @@ class PartitionLanes:
         """All events, except those of work that was started."""
         found = [pending for work in self._startable for pending in work.events]
         for lane in self._lanes.values():
-            for behind in lane.behind.values():
-                found += behind
-            found += lane.held_back or ()
+            found += lane.waiting()
         return found
 
     def hand_over(
@@ -156,10 +199,10 @@ class PartitionLanes:
         read, and an event of the whole partition may not read the row. Events of DataStax's agents are not settled
         together with these.
         """
-        digests = {pending.event.digest for pending in work.events}
-        behind = self._lanes[work.partition_key].behind[work.key]
+        digests = {pending.digest for pending in work.events}
+        behind = self._behind(self._lanes[work.partition_key], work)
         reads = any(
-            each.event.digest not in digests and each.message.segment_id != EXPIRY_SEGMENT_ID and not is_published(each)
+            each.digest not in digests and each.message.segment_id != EXPIRY_SEGMENT_ID and not is_published(each)
             for each in behind
         )
         if not reads or any(each.message.raw is not None for each in behind):
@@ -176,7 +219,7 @@ class PartitionLanes:
         rows are not added, because the deletion's marker would erase the record.
         """
         lane = self._lanes[work.partition_key]
-        behind = lane.behind[work.key]
+        behind = self._behind(lane, work)
         if all(each.message.raw is None for each in behind):
             work.events += behind
             behind.clear()
@@ -186,19 +229,29 @@ class PartitionLanes:
     def finished(self, work: Work) -> None:
         """Note that the work is settled. The events that waited for it may start."""
         lane = self._lanes[work.partition_key]
-        behind = lane.behind.pop(work.key)
+        behind = lane.finish(work.key)
         lane.is_exclusive = False
         if behind:
             self._begin(lane, behind)
-        self._advance(lane)
-        if not lane.behind and not lane.held_back:
+        if lane.held_back:
+            self._advance(lane)
+        if lane.is_idle and not lane.held_back:
             del self._lanes[work.partition_key]
+
+    def _behind(self, lane: _Lane, work: Work) -> list[PendingEvent]:
+        """The events that wait for this work; an empty list, which may be changed, if none waits yet."""
+        unfinished = lane.work_on(work.key)
+        if unfinished is None:
+            raise KeyError(work.key)
+        if unfinished.behind is None:
+            unfinished.behind = []
+        return unfinished.behind
 
     def _advance(self, lane: _Lane) -> None:
         while lane.held_back and not lane.is_exclusive:
             pending = lane.held_back[0]
             if not _is_of_one_row(pending):
-                if lane.behind:
+                if not lane.is_idle:
                     return
                 lane.is_exclusive = True
             lane.held_back.popleft()
@@ -209,12 +262,15 @@ class PartitionLanes:
 
     def _place(self, lane: _Lane, pending: PendingEvent) -> None:
         """Put the event behind the work on its key, or make it work of its own."""
-        behind = lane.behind.get(pending.event.key)
-        if behind is not None:
-            behind.append(pending)
-        else:
+        unfinished = None if lane.is_idle else lane.work_on(pending.key)
+        if unfinished is None:
             self._begin(lane, [pending])
+        elif unfinished.behind is None:
+            unfinished.behind = [pending]
+        else:
+            unfinished.behind.append(pending)
 
     def _begin(self, lane: _Lane, events: list[PendingEvent]) -> None:
-        lane.behind[events[0].event.key] = []
-        self._startable.append(Work(events, self))
+        work = Work(events, self)
+        lane.begin(work)
+        self._startable.append(work)

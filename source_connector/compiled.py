@@ -54,6 +54,7 @@ COMPILED_MODULES: Final = tuple(
         "rows.partition_lanes",
         "encoding.projection",
         "rows.group_limits",
+        "rows.key_faults",
         "rows.raw_page",
         "rows.read_groups",
         "rows.read_lane",

@@ -195,10 +195,9 @@ class CassandraSource:
             case Answer():
                 self._deliver(self._stages.fetcher.answered(item))
             case Acks(seqs=seqs):
-                for seq in seqs:
-                    self._host_answered(seq, refused=False)
+                self._host_answered(seqs, refused=False)
             case Fail(seq=seq):
-                self._host_answered(seq, refused=True)
+                self._host_answered((seq,), refused=True)
             case SchemaTaken() | SchemaRefused() | NewestSchemaAnswer():
                 for line in self._turns:
                     line.schema_answered(item)
@@ -226,9 +225,11 @@ class CassandraSource:
         for read, outcome in over:
             read.task.owner.deliver(read.task, read.attempt, outcome)
 
-    def _host_answered(self, seq: int, *, refused: bool) -> None:
-        task = self._stages.outbox.answered(seq, refused=refused)
-        task.owner.answered(task, refused=refused)
+    def _host_answered(self, seqs: Sequence[int], *, refused: bool) -> None:
+        outbox = self._stages.outbox
+        for seq in seqs:
+            task = outbox.answered(seq, refused=refused)
+            task.owner.answered(task, refused=refused)
 
     def _cannot_read(self, error: EventsTopicError) -> None:
         """Check the topic of one of many tables again later: an operator may repair it. The other tables continue."""

@@ -72,6 +72,7 @@ class TableLine(TaskOwner):
         # Every row needs these, and the dataclass of the stages is not compiled.
         self._cache, self._write_times = stages.cache, stages.write_times
         self._outbox, self._counters = stages.outbox, stages.metrics.counters
+        self._fetcher = stages.fetcher
         self._latency_ms = stages.metrics.mean("replication_latency")
         self._reading, self._last_rows = stages.limits.reading, stages.last_rows
         self._on_open = on_open
@@ -157,10 +158,7 @@ class TableLine(TaskOwner):
 
     def _may_start(self) -> bool:
         return (
-            self.may_read_waiting
-            and self._life.may_publish
-            and self._stages.fetcher.has_room
-            and self._outbox.has_room(self)
+            self.may_read_waiting and self._life.may_publish and self._fetcher.has_room and self._outbox.has_room(self)
         )
 
     def _start(self, work: Work) -> None:
@@ -187,7 +185,7 @@ class TableLine(TaskOwner):
         if request.is_of_many_rows and not self._outbox.has_room(self):
             self.later(task, _ROOM_LOOK_S, partial(self.read, task, request))
         else:
-            self._stages.fetcher.start(task, request)
+            self._fetcher.start(task, request)
             self._reads += 1  # only now: a key that cannot be split is an error of `start`, and no read
 
     def deliver(self, task: Task, attempt: int, outcome: Rows | CdcError) -> None:
@@ -243,7 +241,7 @@ class TableLine(TaskOwner):
         for pending in proven:
             # An expiry has no copies of other replicas. A later expiry of the key must not be taken for a copy of it.
             if pending.message.segment_id != EXPIRY_SEGMENT_ID:
-                self._cache.remember(pending.cache_key, pending.event.digest)
+                self._cache.remember(pending.cache_key, pending.digest)
         for pending in task.work.events:
             self._write_times.remember(pending.cache_key, pending.event)
         _settle_all(task.work.events)
@@ -316,7 +314,7 @@ class TableLine(TaskOwner):
 
     def is_published(self, pending: PendingEvent) -> bool:
         """True when the data topic has the event's change already, from another replica's copy of the event."""
-        return self._cache.is_published(pending.cache_key, pending.event.digest)
+        return self._cache.is_published(pending.cache_key, pending.digest)
 
     def knows(self, node: UUID) -> bool:
         """True when the node is part of the cluster."""

@@ -61,9 +61,12 @@ def native_rows() -> NativeRows | None:
 
 def has_any(row: RawRow, start: int, end: int) -> bool:
     """True if one of the columns from `start` to `end` has bytes."""
-    if _CORE is not None and isinstance(row, _CORE.Row):
-        return _CORE.has_any(row, start, end)
+    if _ROW is not None and isinstance(row, _ROW) and _HAS_ANY is not None:
+        return _HAS_ANY(row, start, end)
     return any(row[start:end])
 
 
 _CORE: Final = native_rows()
+# Looked up once: every row passes here.
+_ROW: Final = None if _CORE is None else _CORE.Row
+_HAS_ANY: Final = None if _CORE is None else _CORE.has_any

@@ -31,7 +31,7 @@ from source_connector.events.events_message import STALE_AFTER_S, PendingEvent
 from source_connector.host.record import SourceRecord
 from source_connector.rows.early_reads import WITHIN_S, LaterDeletions, Outcome, is_young, outcome_of, pause_s
 from source_connector.rows.partition_lanes import Work
-from source_connector.rows.publication import event_time_ms, row_properties
+from source_connector.rows.publication import event_time_of, latest_writetime_us, row_properties
 from source_connector.rows.read_request import RawRow, ReadLevel, ReadRequest, Rows
 from source_connector.rows.row_expiry import GONE, NextExpiry, add_expiry, after_expiry, is_of_expiry
 from source_connector.rows.task import Reading, Task, TaskOwner
@@ -47,6 +47,7 @@ _HIGHER: Final = ReadLevel.HIGHER
 _ROW_DELETION: Final = MutationKind.ROW_DELETION
 _NO_DELETIONS: Final = LaterDeletions()
 _NONE: Final[frozenset[PendingEvent]] = frozenset()
+_NO_OTHERS: Final[Sequence[tuple[PendingEvent, Outcome]]] = ()
 _WRITETIME: Final = struct.Struct(">q")
 
 
@@ -66,7 +67,7 @@ class RowTask(Task):
         # Events whose write may be missing in the row that was read, because no write time tells.
         self._unsure: Sequence[PendingEvent] = ()
         # Events that the read does not prove, with its outcome for each of them.
-        self._others: list[tuple[PendingEvent, Outcome]]
+        self._others: Sequence[tuple[PendingEvent, Outcome]]
         self._tied: frozenset[PendingEvent] = _NONE
         self._published: SourceRecord | None = None
 
@@ -74,7 +75,7 @@ class RowTask(Task):
         """Read at the first level if that can prove every event, else at the higher level."""
         owner = self.owner
         self._projection, self._schema_id, self._reading = owner.projection, owner.schema_id, owner.reading
-        self._selection = self._projection.selection_for(self.work.newest.event.kind)
+        self._selection = self._projection.selection_for(self.work.newest.kind)
         self._published, self.refused_bytes = None, 0
         self._early_reads, self._expiry_reads = 0, 0
         self._is_second_read = self._was_late = False
@@ -117,11 +118,11 @@ class RowTask(Task):
             self._projection.event_key(self.work.newest.event, self.work.newest.message.key_schema),
             self._projection.deleted if row is None else self._value(row),
             properties,
-            event_time_ms(properties),
+            event_time_of(latest_writetime_us(events)),
         )
         # Also if the topic has this row already: a record does not say when an element of a collection expires.
         for expiry in expiries:
-            self.owner.schedule(self, self.work.newest, self.work.newest.event.clustering, expiry)
+            self.owner.schedule(self, self.work.newest, self.work.newest.clustering, expiry)
         if self._published is not None and record.equals(self._published):
             self._settle()
             return
@@ -167,22 +168,24 @@ class RowTask(Task):
         """
         events = self.work.events
         is_single = len(events) == 1  # nearly always
+        if is_single and self._is_shown(events[0], rows, row):
+            self._proven, self._others = [events[0]], _NO_OTHERS
+            return
         later = _NO_DELETIONS if is_single else LaterDeletions()
-        self._proven, self._others = [], []
+        proven: list[PendingEvent] = []
+        others: list[tuple[PendingEvent, Outcome]] = []
         for pending in reversed(events):
             if self._is_shown(pending, rows, row):
-                self._proven.append(pending)
+                proven.append(pending)
             else:
                 outcome = self._outcome(pending, later, row)
                 if outcome is Outcome.POSSIBLE and self._is_of_all(pending, rows):
-                    self._proven.append(pending)
+                    proven.append(pending)
                 else:
-                    self._others.append((pending, outcome))
+                    others.append((pending, outcome))
             if not is_single:
                 later.add(pending.event)
-        if not is_single:
-            self._proven.reverse()
-            self._others.reverse()
+        self._proven, self._others = proven[::-1], others[::-1]
 
     def _asks_again(self, rows: Rows) -> bool:
         """Read again if that may prove the other events: from more replicas, or later. True if a read follows."""
@@ -272,15 +275,14 @@ class RowTask(Task):
         return is_increment and row is not None and not _has_its_write_time(event, self._selection, row)
 
     def _value(self, row: RawRow) -> bytes:
-        newest = self.work.newest.event
+        newest = self.work.newest
         return self._projection.row_value(self._selection, row, newest.partition_key, newest.clustering)
 
     def _read(self, level: ReadLevel) -> None:
         newest = self.work.newest
         self._read_at = time.monotonic()
-        event = newest.event
         request = ReadRequest(
-            self._projection, event.kind, self.work.partition_key, level, newest.message.node_id, event.clustering
+            self._projection, newest.kind, self.work.partition_key, level, newest.message.node_id, newest.clustering
         )
         self.owner.read(self, request)
 

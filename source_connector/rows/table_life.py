@@ -9,7 +9,7 @@ broker has answered for every record of the old one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 from runtime.notices import Notices
 from schemas.mutation_event import MutationKind
@@ -21,6 +21,8 @@ from source_connector.rows.partition_lanes import PartitionLanes
 from source_connector.rows.task import Task, TaskOwner, TaskState
 
 __all__ = ["TableLife"]
+
+_RANGE_DELETION: Final = MutationKind.RANGE_DELETION
 
 
 @final
@@ -74,7 +76,7 @@ class TableLife:
     def take(self, message: EventsMessage) -> None:
         """Put the message's events into the lanes; range deletions only if they are published."""
         for pending in message.take_events():
-            if self._range_deletions or pending.event.kind is not MutationKind.RANGE_DELETION:
+            if self._range_deletions or pending.kind is not _RANGE_DELETION:
                 self.lanes.add(pending)
             else:
                 self._metrics.counters["range_deletions_left_out"] += 1

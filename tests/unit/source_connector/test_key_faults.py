@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from source_connector.rows.key_faults import KeyFaults
-from source_connector.rows.task import Task
-
-
-class _Task:
-    reads_answered = 0
+from tests.unit.source_connector.task_owner import a_task
 
 
 def test_reads_of_the_key_itself_say_nothing_of_the_cluster() -> None:
     """Such reads are an earlier page before the one that fails, or the first level before the higher one."""
-    faults, task = KeyFaults(), cast("Task", _Task())
+    faults, task = KeyFaults(), a_task()
     verdicts = []
     for _ in range(5):
         verdicts.append(faults.is_fault_of(task))
@@ -28,7 +22,7 @@ def test_reads_of_the_key_itself_say_nothing_of_the_cluster() -> None:
 def test_a_verdict_ends_when_more_reads_fail_than_are_answered() -> None:
     """The verdict holds while nothing is read."""
     faults = KeyFaults()
-    bad, sound = (cast("Task", _Task()) for _ in range(2))
+    bad, sound = (a_task() for _ in range(2))
     faults.is_fault_of(bad)
     faults.answered += 3
     assert [faults.is_fault_of(bad) for _ in range(3)] == [True] * 3

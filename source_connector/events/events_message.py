@@ -46,14 +46,19 @@ class RawMessage:
 
 @final
 class EventsMessage:
-    """One message. `identity` distinguishes it from all others, `unsettled` counts the events that are not settled.
+    """One message. `identity` distinguishes it from all others, `unsettled` counts the events that the origin does not
+    know to be settled.
 
     After `overtaken_after`, a time of `time.monotonic`, another instance may have processed its events. So a record
     that the broker has only later is checked. `raw` is set for a message of a DataStax agent: the kind of its event is
     a guess (`source_connector.events.datastax_events`).
+
+    The origin learns of `settled_together` settled events in one call, because it is not compiled.
     """
 
     __slots__ = (
+        "_settled",
+        "_settled_together",
         "clearing",
         "header",
         "identity",
@@ -81,11 +86,14 @@ class EventsMessage:
         topic: str = "",
         origin: Origin | None = None,
         raw: RawMessage | None = None,
+        settled_together: int = 1,
     ) -> None:
         self.identity = identity
         self.message_id = message_id
         self.topic = topic
         self.origin = origin
+        self._settled_together = settled_together
+        self._settled = 0
         self.overtaken_after = math.inf
         self.raw = raw
         self.clearing = content.clearing
@@ -118,8 +126,12 @@ class EventsMessage:
 
     def settle(self, events: int = 1) -> None:
         """Note that so many events of the message are settled."""
-        if self.origin is not None:
-            self.origin.settled(self, events)
+        settled = self._settled + events
+        if self.origin is None or (settled < self._settled_together and settled != self.unsettled):
+            self._settled = settled
+            return
+        self._settled = 0
+        self.origin.settled(self, settled)
 
     def only(self, event: MutationEvent) -> MutationEvents:
         """A message that holds this event alone."""

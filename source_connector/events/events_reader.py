@@ -12,6 +12,7 @@ decoder, which also raises the errors. Every event is read here, so it is compil
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, final
 from uuid import UUID
 
@@ -34,6 +35,12 @@ def read_events(data: bytes) -> MutationEvents:
     return decode_events(data)
 
 
+@lru_cache(maxsize=1024)
+def _uuid(text: str) -> UUID:
+    """The UUID. The nodes of reads are compared often: for one object that takes no call of a function of Python."""
+    return UUID(text)
+
+
 @final
 class _Reader:
     """Reads a message's bytes in order. Raises IndexError or ValueError for bytes that our agents would not write."""
@@ -46,9 +53,9 @@ class _Reader:
         self._length: int = len(data)
 
     def message(self) -> MutationEvents:
-        node_id, segment_id = UUID(self._text()), self._long()
+        node_id, segment_id = _uuid(self._text()), self._long()
         keyspace, table = self._text(), self._text()
-        table_id, key_schema = UUID(self._text()), self._text()
+        table_id, key_schema = _uuid(self._text()), self._text()
         column_sets = self._column_sets()
         events: list[MutationEvent] = []
         count = self._count()

@@ -72,4 +72,5 @@ class ReaderRoom:
             with self._changed:
                 self._waiting -= self._freed
                 self._freed = 0
-                self._changed.notify()
+                if self._waiting < self._limits.max_waiting_events:  # otherwise the thread would wake up in vain
+                    self._changed.notify()

@@ -239,7 +239,12 @@ class TopicReader(Stage):
                 is_todays = version in self._of_today
                 content = read_events(raw.data) if is_todays else decode_events(raw.data, writer_schema)
                 return EventsMessage(
-                    identity=identity, message_id=message_id, content=content, topic=topic, origin=self
+                    identity=identity,
+                    message_id=message_id,
+                    content=content,
+                    topic=topic,
+                    origin=self,
+                    settled_together=self._limits.settled_together,
                 )
             key = base64.b64decode(raw.key, validate=True)
             event = self._datastax_schema(version).decode(key, raw.data, raw.properties)

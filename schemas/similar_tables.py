@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from schemas.hints import MOST_NAMES, names_hint
+
 __all__ = ["hint_of", "missing_table_text"]
 
-_MOST: Final = 3
 # Users may have keyspaces whose names begin with "system", too.
 _OF_CLUSTER: Final = frozenset(
     {"system", "system_schema", "system_auth", "system_distributed", "system_traces", "system_views"}
@@ -32,11 +33,7 @@ def hint_of(name: str, tables: Iterable[str]) -> str:
     users = sorted(each for each in tables if each.partition(".")[0] not in _OF_CLUSTER)
     near = _similar(name, users)
     in_keyspace = [each for each in users if each.startswith(f"{name.partition('.')[0]}.")]
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    if in_keyspace:
-        return f"; the tables there are {', '.join(in_keyspace[:_MOST])}{', ...' if len(in_keyspace) > _MOST else ''}"
-    return ", and no table has a similar name"
+    return names_hint(near, in_keyspace, kind="tables", without=", and no table has a similar name")
 
 
 def _similar(name: str, tables: Sequence[str]) -> list[str]:
@@ -47,7 +44,7 @@ def _similar(name: str, tables: Sequence[str]) -> list[str]:
     keyspace, _, table = name.partition(".")
     by_case = [each for each in tables if each.lower() == name.lower()]
     below = [each.partition(".")[2] for each in tables if each.startswith(f"{keyspace}.")]
-    in_keyspace = [f"{keyspace}.{each}" for each in get_close_matches(table, below, n=_MOST)]
+    in_keyspace = [f"{keyspace}.{each}" for each in get_close_matches(table, below, n=MOST_NAMES)]
     elsewhere = [each for each in tables if each.partition(".")[2] == table]
-    found = [*by_case, *in_keyspace, *elsewhere] or ([] if below else get_close_matches(name, tables, n=_MOST))
-    return list(dict.fromkeys(found))[:_MOST]
+    found = [*by_case, *in_keyspace, *elsewhere] or ([] if below else get_close_matches(name, tables, n=MOST_NAMES))
+    return list(dict.fromkeys(found))[:MOST_NAMES]

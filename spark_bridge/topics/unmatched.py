@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
+from schemas.hints import names_hint
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import topic_of
 
 __all__ = ["unmatched_reason"]
 
-_MOST: Final = 3
 _SIMILAR: Final = 0.6
 # The marks of a regular expression: what is left are the letters of a name.
 _MARKS: Final = re.compile(r"\.[*+?]|[\\\[\](){}^$|*+?]")
@@ -45,11 +45,7 @@ def _hint(pattern: str, names: Iterable[str]) -> str:
         for each in sorted(shown, key=lambda name: -_likeness(letters, name))
         if _likeness(letters, each) >= _SIMILAR
     ]
-    if near:
-        return f"; did you mean {' or '.join(near[:_MOST])}?"
-    if shown:
-        return f"; the topics there are {', '.join(shown[:_MOST])}{', ...' if len(shown) > _MOST else ''}"
-    return ", and it has no topic"
+    return names_hint(near, shown, kind="topics", without=", and it has no topic")
 
 
 def _likeness(letters: str, name: str) -> float:

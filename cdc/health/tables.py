@@ -28,6 +28,8 @@ from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 __all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding"]
 
 _LATE_S: Final = 60.0
+# Longer than a truncation, or a takeover of partitions by another instance, keeps all events of a table waiting.
+_STALLED_S: Final = 20.0
 _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
@@ -168,11 +170,15 @@ def waiting_finding(
         return failure(
             table, f"no source reads its events: {says}", _remedy_of_unread(table, read_by, sources), **facts
         )
-    if not said and waiting.oldest_s <= _LATE_S:
+    is_stalled = waiting.stalled_s > _STALLED_S
+    if not said and not is_stalled and waiting.oldest_s <= _LATE_S:
         return ok(table, says, **facts)
     make = failure if _PARKED in said or waiting.oldest_s > _VERY_LATE_S else warning
-    remedy = "do what the log says; nothing is lost, and other tables continue" if said else _remedy_of_late(sources)
-    return make(table, says, remedy, **facts)
+    if said:
+        return make(table, says, "do what the log says; nothing is lost, and other tables continue", **facts)
+    if is_stalled:
+        says = f"{says}; none of its events was acknowledged for {as_duration(waiting.stalled_s)}"
+    return make(table, says, _remedy_of_late(sources, is_stalled=is_stalled), **facts)
 
 
 def _said(table: str, sources: Sequence[SourceView], logs: Path | None, now_s: float) -> str:
@@ -181,8 +187,13 @@ def _said(table: str, sources: Sequence[SourceView], logs: Path | None, now_s: f
     return next(filter(None, found), "")
 
 
-def _remedy_of_late(sources: Sequence[SourceView]) -> str:
+def _remedy_of_late(sources: Sequence[SourceView], *, is_stalled: bool) -> str:
     place = f"{sources[0].log_path} on the worker" if sources else "the source's log"
+    if is_stalled:
+        return (
+            f"see {place}: it says whether the table is parked, or why its rows cannot be read (functionsLogDir in line.yaml"
+            " shows this here); nothing is lost, and other tables continue"
+        )
     return (
         f"wait until it has caught up, or see {place}: it says which table is parked, and why (functionsLogDir in line.yaml"
         " shows this here); a row that cannot be read delays only its own key"
@@ -294,12 +305,17 @@ def _told_once(topics: Sequence[str], first: Finding, kind: str) -> Finding:
 
 
 class Backlog:
-    """The messages of a topic that a subscription has not acknowledged."""
+    """The messages of a topic that a subscription has not acknowledged.
 
-    def __init__(self, *, messages: int, oldest_s: float, consumers: int) -> None:
+    `oldest_s`: the age of the oldest of them. `stalled_s`: the seconds for which some of them wait, and consumers are
+    connected that acknowledge none.
+    """
+
+    def __init__(self, *, messages: int, oldest_s: float, consumers: int, stalled_s: float = 0.0) -> None:
         self.messages: Final = messages
         self.oldest_s: Final = oldest_s
         self.consumers: Final = consumers
+        self.stalled_s: Final = stalled_s
 
     @classmethod
     def of(cls, stats: Mapping[str, Any], subscription: str, now_s: float) -> Backlog | None:
@@ -312,10 +328,13 @@ class Backlog:
             int(each.get("earliestMsgPublishTimeInBacklog") or 0) for each in found if int(each["msgBacklog"]) > 0
         ]
         times = [each / 1000 for each in oldest if each > 0]
+        consumers = [consumer for each in found for consumer in each.get("consumers") or ()]
+        is_read = times and consumers
         return cls(
             messages=sum(int(each["msgBacklog"]) for each in found),
             oldest_s=max(0.0, now_s - min(times)) if times else 0.0,
-            consumers=sum(len(each.get("consumers") or ()) for each in found),
+            consumers=len(consumers),
+            stalled_s=max(0.0, now_s - max(min(times), _last_sign_s(found, consumers))) if is_read else 0.0,
         )
 
     def text(self) -> str:
@@ -324,6 +343,18 @@ class Backlog:
             return "nothing waits"
         age = f", the oldest for {as_duration(self.oldest_s)}" if self.oldest_s else ""
         return f"{self.messages:,} message{'s wait' if self.messages != 1 else ' waits'}{age}"
+
+
+def _last_sign_s(subscriptions: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> float:
+    """When a message was acknowledged last, or a consumer connected, in seconds since the epoch.
+
+    Statistics of the subscription in each partition, and of its consumers. Pulsar forgets the time of the last
+    acknowledgement when a topic moves to another broker. Then the consumers connect anew.
+    """
+    names = ("lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp")
+    acknowledged = [int(each.get(name) or 0) / 1000 for each in subscriptions for name in names]
+    connected = [datetime.fromisoformat(each["connectedSince"]) for each in consumers if each.get("connectedSince")]
+    return max(*acknowledged, *(each.timestamp() for each in connected))
 
 
 def dead_letters(

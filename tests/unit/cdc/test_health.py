@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -192,6 +192,31 @@ def test_what_waits_has_the_age_of_its_oldest_message() -> None:
     found = Backlog.of(stats, "sub", _NOW_S)
     assert found is not None
     assert found.text() == "5 messages wait, the oldest for 90.0 s"
+
+
+@pytest.mark.parametrize(
+    ("acknowledged_s", "connected_s", "stalled_s"),
+    [(100, 200, 25.0), (3, 200, 3.0), (100, 4, 4.0)],
+    ids=["nothing since the message came", "another partition goes on", "a reader has just come"],
+)
+def test_a_table_of_which_nothing_is_acknowledged_stalls(
+    acknowledged_s: float, connected_s: float, stalled_s: float
+) -> None:
+    """Another key or partition that goes on shows that the table is not parked. A new reader gets its time."""
+    stats = _recorded("events-stats")
+    first, second, *_ = (part["subscriptions"]["sub"] for part in stats["partitions"].values())
+    first["msgBacklog"], first["earliestMsgPublishTimeInBacklog"] = 1, int((_NOW_S - 25) * 1000)
+    second["lastAckedTimestamp"] = int((_NOW_S - acknowledged_s) * 1000)
+    connected = datetime.fromtimestamp(_NOW_S - connected_s, UTC).isoformat()
+    second["consumers"][0]["connectedSince"] = connected.replace("+00:00", ".000000789Z")
+    found = Backlog.of(stats, "sub", _NOW_S)
+    assert found is not None
+    assert (found.oldest_s, found.stalled_s) == (25.0, pytest.approx(stalled_s))
+    for part in stats["partitions"].values():
+        part["subscriptions"]["sub"]["consumers"] = []
+    unread = Backlog.of(stats, "sub", _NOW_S)
+    assert unread is not None
+    assert (unread.consumers, unread.stalled_s) == (0, 0.0)
 
 
 def test_the_lines_own_topics_are_no_tables() -> None:

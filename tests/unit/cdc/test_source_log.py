@@ -110,6 +110,21 @@ def test_without_the_logs_the_remedy_names_the_log() -> None:
     )
 
 
+@pytest.mark.parametrize(("stalled_s", "level"), [(19.0, Level.OK), (21.0, Level.WARNING)])
+def test_without_the_logs_a_table_that_stalls_is_named_within_half_a_minute(stalled_s: float, level: Level) -> None:
+    """A parked table was well for a minute, and then the remedy was to wait."""
+    waiting = Backlog(messages=1, oldest_s=25.0, consumers=4, stalled_s=stalled_s)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], None, _NOW_S)
+    assert found.level is level
+    assert found.text.endswith("; none of its events was acknowledged for 21.0 s") is (level is Level.WARNING)
+    if level is Level.WARNING:
+        assert found.remedy.startswith(
+            "see logs/functions/public/default/shop/shop-0.log on the worker: it says whether"
+        )
+    else:
+        assert found.remedy == ""
+
+
 def test_a_table_without_waiting_events_is_well_whatever_the_log_says(tmp_path: Path) -> None:
     """The warning may be about something that is over."""
     logs = _logs(tmp_path, _line(_PARKED))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-__all__ = ["last_error", "one_line", "start_waits_for", "warning_about"]
+__all__ = ["SourceWarnings", "last_error", "one_line", "start_waits_for"]
 
 # The Java client logs the schema of each producer on many lines, so a few hundred lines may be a second.
 _LOG_BYTES: Final = 1024 * 1024
@@ -51,20 +52,37 @@ def last_error(logs: Path, name: str, now_s: float) -> str:
     return found
 
 
-def warning_about(logs: Path, name: str, table: str, now_s: float) -> str:
-    """The newest warning about `keyspace.table` that the source logged within the last two minutes.
+class SourceWarnings:
+    """What sources warn of in their logs. The logs of a source are read once, when it is asked for first.
 
-    Empty without one, or if the table is not parked any more since then.
+    `logs`: the folder of the logs; None if it is not on this machine. Any thread may ask.
     """
-    names = re.compile(rf"(?<![\w.]){re.escape(table)}(?!\w)")
-    matches = (matched for lines in _ends(logs, name) for matched in map(_WARNING.match, lines))
-    found = [
-        (_seconds(each["time"]), _without_middle(each["text"]))
-        for each in matches
-        if each and names.search(each["text"])
-    ]
-    said_s, text = max(found, default=(0.0, ""))
-    return text if now_s - said_s < _RECENT_S and not text.endswith(_TAKEN) else ""
+
+    def __init__(self, logs: Path | None, now_s: float) -> None:
+        self._logs: Final = logs
+        self._now_s: Final = now_s
+        self._lock: Final = threading.Lock()
+        self._by_source: Final[dict[str, list[tuple[float, str]]]] = {}
+
+    def about(self, name: str, table: str) -> str:
+        """The newest warning about `keyspace.table` that the source logged within the last two minutes.
+
+        Empty without one, or if the table is not parked any more since then.
+        """
+        names = re.compile(rf"(?<![\w.]){re.escape(table)}(?!\w)")
+        found = ((said_s, text) for said_s, text in self._of(name) if names.search(text))
+        said_s, text = max(found, default=(0.0, ""))
+        return _without_middle(text) if self._now_s - said_s < _RECENT_S and not text.endswith(_TAKEN) else ""
+
+    def _of(self, name: str) -> Sequence[tuple[float, str]]:
+        """Times and texts of the source's warnings."""
+        if self._logs is None:
+            return ()
+        with self._lock:
+            if name not in self._by_source:
+                matches = (matched for lines in _ends(self._logs, name) for matched in map(_WARNING.match, lines))
+                self._by_source[name] = [(_seconds(each["time"]), each["text"]) for each in matches if each]
+            return self._by_source[name]
 
 
 def start_waits_for(logs: Path, name: str, now_s: float) -> str:

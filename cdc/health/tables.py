@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from cdc.health.completeness import completeness_of, with_completeness
@@ -16,7 +15,7 @@ from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, war
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.shared_events import events_of
-from cdc.health.source_log import warning_about
+from cdc.health.source_log import SourceWarnings
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
 from clients.topic_policies import Ask, Audience
@@ -95,7 +94,7 @@ def tables(
     `told`: the hazards of events topics that agents have reported. An agent checks the policies once an hour.
     """
     events = events_tables(topics, config.topic_prefix)
-    ask = asked_once(service)
+    ask, logged = asked_once(service), SourceWarnings(config.functions_log_dir, now_s)
     checks, events_checks = _PolicyChecks(ask), _PolicyChecks(ask, EVENTS, told)
 
     def look(table: str) -> list[Finding]:
@@ -103,7 +102,7 @@ def tables(
         its_own = [each for each in sources if serves(each, table)]
         checks.look(each.name for each in data)
         events_checks.look([events[table]])
-        return list(_table(service, config, table, events[table], data, now_s, its_own))
+        return list(_table(service, config, table, events[table], data, now_s, its_own, logged))
 
     with ThreadPoolExecutor(8) as pool:
         asked_completeness = pool.submit(
@@ -129,6 +128,7 @@ def _table(
     data: Sequence[_DataTopic],
     now_s: float,
     sources: Sequence[SourceView],
+    logged: SourceWarnings,
 ) -> Iterator[Finding]:
     try:
         stats = service.stats(topic)
@@ -142,7 +142,7 @@ def _table(
         yield failure(table, text, remedy)
         return
     read_by = full_topic_name(topic), config.events_subscription_name
-    yield waiting_finding(table, waiting, records, read_by, sources, config.functions_log_dir, now_s)
+    yield waiting_finding(table, waiting, records, read_by, sources, logged)
 
 
 def waiting_finding(
@@ -151,17 +151,16 @@ def waiting_finding(
     records: str,
     read_by: tuple[str, str],
     sources: Sequence[SourceView],
-    logs: Path | None,
-    now_s: float,
+    logged: SourceWarnings,
 ) -> Finding:
     """Whether the events of a table are read.
 
     `records`: the size of its data topic, as text. `read_by`: its events topic, and the subscription that the agents keep
-    for the connector. `sources`: those that serve it. `logs`: the folder of their logs, if it is on this machine.
+    for the connector. `sources`: those that serve it. `logged`: what they warn of.
     """
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
-    said = _said(table, sources, logs, now_s) if waiting.messages else ""
+    said = next(filter(None, (logged.about(each.name, table) for each in sources)), "") if waiting.messages else ""
     if said:
         says = f"{says}; its source's log says: {said}"
     if not waiting.consumers:
@@ -179,12 +178,6 @@ def waiting_finding(
     if is_stalled:
         says = f"{says}; none of its events was acknowledged for {as_duration(waiting.stalled_s)}"
     return make(table, says, _remedy_of_late(sources, is_stalled=is_stalled), **facts)
-
-
-def _said(table: str, sources: Sequence[SourceView], logs: Path | None, now_s: float) -> str:
-    """The newest warning about the table in the logs of its sources; empty without one, and without the logs."""
-    found = () if logs is None else (warning_about(logs, each.name, table, now_s) for each in sources)
-    return next(filter(None, found), "")
 
 
 def _remedy_of_late(sources: Sequence[SourceView], *, is_stalled: bool) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc.health.findings import Level
-from cdc.health.source_log import last_error, warning_about
+from cdc.health.source_log import SourceWarnings, last_error
 from cdc.health.sources import SourceView
 from cdc.health.tables import Backlog, waiting_finding
 
@@ -48,7 +48,9 @@ def test_a_parked_table_is_a_failure_at_once_with_the_words_of_the_log(tmp_path:
     """It was well for a minute, and then to be waited for. The Java client logs schemas on many lines behind it."""
     logs = _logs(tmp_path, _line(_PARKED), _line("reading the topic", level="INFO"), '  "type" : "record",\n' * 5_000)
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    found = waiting_finding("shop.orders", waiting, "data-shop.orders has 2 KiB", _READ, [_source()], logs, _NOW_S)
+    found = waiting_finding(
+        "shop.orders", waiting, "data-shop.orders has 2 KiB", _READ, [_source()], SourceWarnings(logs, _NOW_S)
+    )
     assert found.level is Level.FAILURE
     assert found.text.startswith(
         "1 message waits, the oldest for 6.0 s; data-shop.orders has 2 KiB; its source's log says:"
@@ -62,20 +64,31 @@ def test_a_table_that_was_parked_and_goes_on_is_well(tmp_path: Path) -> None:
     """A busy table always has a backlog: it was a failure for two minutes after the remedy."""
     logs = _logs(tmp_path, _line(_PARKED), _line(_TAKEN, level="INFO", ago_s=4.0))
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], SourceWarnings(logs, _NOW_S))
     assert found.level is Level.OK
     place = logs / "public" / "default" / "shop" / "shop-0.log"
     place.write_text(_line(_PARKED) + _line(_TAKEN.replace("orders", "parts"), level="INFO", ago_s=4.0))
-    assert "is parked" in warning_about(logs, "shop", "shop.orders", _NOW_S)
+    assert "is parked" in SourceWarnings(logs, _NOW_S).about("shop", "shop.orders")
     place.write_text(_line(_PARKED, ago_s=3.0) + _line(_TAKEN, level="INFO", ago_s=4.0))
-    assert "is parked" in warning_about(logs, "shop", "shop.orders", _NOW_S)
+    assert "is parked" in SourceWarnings(logs, _NOW_S).about("shop", "shop.orders")
+
+
+def test_the_logs_of_a_source_are_read_once_for_all_its_tables(tmp_path: Path) -> None:
+    """The end of a log is a mebibyte. It was read and searched once for each table with a backlog."""
+    logs = _logs(tmp_path, _line(_PARKED))
+    logged = SourceWarnings(logs, _NOW_S)
+    assert "is parked" in logged.about("shop", "shop.orders")
+    (logs / "public" / "default" / "shop" / "shop-0.log").write_text(_line(_PARKED.replace("orders", "parts")))
+    assert logged.about("shop", "shop.parts") == ""
+    assert "is parked" in logged.about("shop", "shop.orders")
+    assert "is parked" in SourceWarnings(logs, _NOW_S).about("shop", "shop.parts")
 
 
 def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:
     """The events of other rows continue."""
     logs = _logs(tmp_path, _line("shop.orders (7): ReadTimeout: no answer; attempt 3 in 0.4 s", module=".attempts"))
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], SourceWarnings(logs, _NOW_S))
     assert (found.level, "attempt 3 in 0.4 s" in found.text) == (Level.WARNING, True)
 
 
@@ -94,15 +107,22 @@ def test_a_row_that_is_tried_again_is_a_warning(tmp_path: Path) -> None:
 def test_other_lines_are_not_about_the_table(line: str, tmp_path: Path) -> None:
     """The table is well while its oldest event has waited for less than a minute."""
     logs = _logs(tmp_path, line)
-    assert warning_about(logs, "shop", "shop.orders", _NOW_S) == ""
+    assert SourceWarnings(logs, _NOW_S).about("shop", "shop.orders") == ""
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=4)
-    assert waiting_finding("shop.orders", waiting, "", _READ, [_source()], logs, _NOW_S).level is Level.OK
+    assert (
+        waiting_finding("shop.orders", waiting, "", _READ, [_source()], SourceWarnings(logs, _NOW_S)).level is Level.OK
+    )
 
 
 def test_without_the_logs_the_remedy_names_the_log() -> None:
     """Only the log has the reason why a table is parked."""
     found = waiting_finding(
-        "shop.orders", Backlog(messages=1, oldest_s=61.0, consumers=4), "", _READ, [_source()], None, _NOW_S
+        "shop.orders",
+        Backlog(messages=1, oldest_s=61.0, consumers=4),
+        "",
+        _READ,
+        [_source()],
+        SourceWarnings(None, _NOW_S),
     )
     assert found.level is Level.WARNING
     assert (
@@ -114,7 +134,7 @@ def test_without_the_logs_the_remedy_names_the_log() -> None:
 def test_without_the_logs_a_table_that_stalls_is_named_within_half_a_minute(stalled_s: float, level: Level) -> None:
     """A parked table was well for a minute, and then the remedy was to wait."""
     waiting = Backlog(messages=1, oldest_s=25.0, consumers=4, stalled_s=stalled_s)
-    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], None, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source()], SourceWarnings(None, _NOW_S))
     assert found.level is level
     assert found.text.endswith("; none of its events was acknowledged for 21.0 s") is (level is Level.WARNING)
     if level is Level.WARNING:
@@ -129,7 +149,12 @@ def test_a_table_without_waiting_events_is_well_whatever_the_log_says(tmp_path: 
     """The warning may be about something that is over."""
     logs = _logs(tmp_path, _line(_PARKED))
     found = waiting_finding(
-        "shop.orders", Backlog(messages=0, oldest_s=0.0, consumers=4), "", _READ, [_source()], logs, _NOW_S
+        "shop.orders",
+        Backlog(messages=0, oldest_s=0.0, consumers=4),
+        "",
+        _READ,
+        [_source()],
+        SourceWarnings(logs, _NOW_S),
     )
     assert found.level is Level.OK
 
@@ -198,7 +223,7 @@ def test_a_source_that_does_not_reach_cassandra_gets_the_options_to_correct(tmp_
 def test_a_source_that_reads_something_else_is_named_with_the_option(options: dict[str, str], remedy: str) -> None:
     """The log was to be read, which only says that a topic does not exist, or nothing at all."""
     waiting = Backlog(messages=1, oldest_s=6.0, consumers=0)
-    found = waiting_finding("shop.orders", waiting, "", _READ, [_source(**options)], None, _NOW_S)
+    found = waiting_finding("shop.orders", waiting, "", _READ, [_source(**options)], SourceWarnings(None, _NOW_S))
     assert found.level is Level.FAILURE
     assert found.remedy.startswith(remedy)
 

@@ -302,6 +302,8 @@ class CassandraSource:
             except FetchError as error:
                 reason = str(error)
             else:
+                # A source without a table logs nothing else, and `cdc status` would show the warning as its state.
+                self._notices.clear("start", "Cassandra answers")
                 return
             if time.monotonic() >= give_up_at:
                 raise DeploymentError(

@@ -10,7 +10,7 @@ from schemas.topics import full_topic_name
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.table_selection import TableSelection, is_pattern, is_table_name, is_template
 
-__all__ = ["data_topics", "named_tables", "own_data_topics", "serves"]
+__all__ = ["data_topics", "named_tables", "own_data_topics", "patterns_of", "serves"]
 
 _DEFAULT: Final = str(SourceConfig.model_fields["destination"].default)
 
@@ -43,6 +43,12 @@ def named_tables(source: SourceView) -> list[str]:
     if options.get("keyspace") and options.get("table"):
         return [f"{options['keyspace']}.{options['table']}"]
     return [entry for entry in _entries(options) if not is_pattern(entry)]
+
+
+def patterns_of(source: SourceView) -> list[str]:
+    """The patterns of tables in the source's options."""
+    options = source.options
+    return [] if options.get("keyspace") and options.get("table") else [*filter(is_pattern, _entries(options))]
 
 
 def _of_source(source: SourceView, keyspace: str, name: str) -> Iterator[str]:

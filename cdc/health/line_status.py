@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 from cdc.health.agent_status import AgentStatus
-from cdc.health.data_topics import named_tables
+from cdc.health.data_topics import named_tables, patterns_of
 from cdc.health.dead_letter_topics import reads_line
 from cdc.health.findings import Finding, Section, failure, ok, warning
+from cdc.health.left_out import left_out_by
 from cdc.health.line_config import LineConfig
 from cdc.health.mirrors import mirror_finding
 from cdc.health.nodes import Cluster, agents, agents_section, cluster_of
@@ -51,7 +53,13 @@ def line_status(config: LineConfig) -> list[Section]:
         cluster = asked_cluster.result()
         return [
             Section(title="servers", findings=[cluster.finding(statuses, now_s), _broker(config, pulsar)]),
-            agents_section(None if pulsar.problem else service, config, cluster, agent_findings, statuses),
+            agents_section(
+                None if pulsar.problem else service,
+                config,
+                cluster,
+                [*agent_findings, *(each for place in config.agents for each in left_out_by(place, cluster.tables))],
+                statuses,
+            ),
             Section(title="sources", findings=_sources(config, pulsar, cluster, now_s)),
             Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, statuses, now_s))),
             Section(
@@ -118,7 +126,8 @@ def is_of_other_cluster(source: SourceView, config: LineConfig) -> bool:
 
 
 def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:
-    """A finding for each table that a running source names, and that does not exist or has `cdc = false`.
+    """A finding for each table that a running source names, and that does not exist or has `cdc = false`, and for each of
+    its patterns that selects no table.
 
     `tables`: all tables of the cluster by `keyspace.table`, with their option `cdc`; empty if they are not known. The
     source waits for such a table, and Pulsar reports that it runs.
@@ -131,6 +140,21 @@ def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findi
         elif not tables[name]:
             table = ".".join(map(cql_identifier, name.split(".", 1)))
             text = f"its table {name} has cdc = false: changes are not captured"
+            yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
+    if tables and source.running:
+        yield from _patterns(source, tables)
+
+
+def _patterns(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:
+    """A finding for each pattern that selects none of these tables. The source says nothing about it."""
+    for pattern in patterns_of(source):
+        found = [name for name in sorted(tables) if fnmatchcase(name, pattern)]
+        if not found:
+            remedy = f"correct its option tables with pulsar-admin sources update {source.arguments}, unless its table is still to come"
+            yield warning(source.name, f"its pattern {pattern} matches no table{hint_of(pattern, tables)}", remedy)
+        elif not any(tables[name] for name in found):
+            table = ".".join(map(cql_identifier, found[0].split(".", 1)))
+            text = f"its pattern {pattern} matches only tables with cdc = false, such as {found[0]}: changes are not captured"
             yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
 
 

@@ -29,6 +29,8 @@ _WARNING: Final = re.compile(
 # Any line of the process. While it cannot reach Cassandra at its start, it logs nothing else.
 _SAID: Final = re.compile(r"(?P<time>\S+) \[cassandra-cdc-stderr\] \w+ .*? - source_connector[\w.]*: (?P<text>.*)")
 _START_WAITS: Final = "waiting: "
+# A source that waits at its start says so again after 30 s, or ends.
+_START_RECENT_S: Final = 45.0
 # A warning comes again after 30 s, or after the pause between two attempts, which is at most a minute.
 _RECENT_S: Final = 120.0
 
@@ -92,7 +94,7 @@ def start_waits_for(logs: Path, name: str, now_s: float) -> str:
     """
     for lines in _ends(logs, name):
         matched = next(filter(None, map(_SAID.match, reversed(lines))), None)
-        if matched and matched["text"].startswith(_START_WAITS) and now_s - _seconds(matched["time"]) < _RECENT_S:
+        if matched and matched["text"].startswith(_START_WAITS) and now_s - _seconds(matched["time"]) < _START_RECENT_S:
             return one_line(matched["text"].removeprefix(_START_WAITS))
     return ""
 

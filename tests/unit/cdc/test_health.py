@@ -99,13 +99,30 @@ def test_a_source_of_a_table_without_cdc_or_of_none_is_told() -> None:
     """Such a source runs and waits, and the status said that all is well."""
     tables = {"shop.orders": True, "shop.Items": False}
     assert not list(uncaptured(_running("shop.orders"), tables))
-    [off, missing] = uncaptured(_running("shop.orders,shop.Items,Shop.orders,crm.*"), tables)
+    [off, missing, pattern] = uncaptured(_running("shop.orders,shop.Items,Shop.orders,crm.*"), tables)
     assert (off.level, off.text) == (Level.WARNING, "its table shop.Items has cdc = false: changes are not captured")
     assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
     text = "waits for its table Shop.orders, which does not exist; did you mean shop.orders?"
     assert (missing.level, missing.text) == (Level.WARNING, text)
+    assert pattern.text.startswith("its pattern crm.* matches no table")
     assert not list(uncaptured(_running("shop.none"), {}))
     assert not list(uncaptured(_deployed("", keyspace="shop", table="none"), tables))  # it has another finding
+
+
+def test_a_pattern_of_a_source_that_selects_no_table_is_told() -> None:
+    """Such a source runs, logs nothing, and has no events topic: the status said that all is well."""
+    tables = {"shop.orders": True, "shop.Items": False}
+    assert not list(uncaptured(_running("shop.*, *.ord?rs"), tables))
+    [missing, off] = uncaptured(_running("shop.ordrs*,shop.I*"), tables)
+    text = "its pattern shop.ordrs* matches no table; did you mean shop.orders?"
+    assert (missing.level, missing.text) == (Level.WARNING, text)
+    assert missing.remedy == (
+        "correct its option tables with pulsar-admin sources update --name s, unless its table is still to come"
+    )
+    text = "its pattern shop.I* matches only tables with cdc = false, such as shop.Items: changes are not captured"
+    assert (off.level, off.text) == (Level.WARNING, text)
+    assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
+    assert not list(uncaptured(_running("crm.*"), {}))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
-"""`cdc doctor` and `cdc agent --check --connect` tell which tables an agent's patterns leave out."""
+"""`cdc doctor`, `cdc status` and `cdc agent --check --connect` tell which tables an agent's patterns leave out."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from cdc.health.findings import Level
-from cdc.health.left_out import left_out
+from cdc.health.left_out import left_out, left_out_by
 
 _TABLES = {"shop.orders": True, "shop.parts": True, "crm.person": True, "crm.log": False}
 
@@ -38,3 +40,19 @@ def test_tables_that_are_left_out_on_purpose_are_named() -> None:
 def test_otherwise_there_is_nothing_to_tell(include: list[str], exclude: list[str], tables: dict[str, bool]) -> None:
     """Patterns are compared only with tables that are known."""
     assert not list(left_out(include, exclude, tables))
+
+
+def test_the_status_names_a_mistyped_pattern_by_the_file_that_has_it(tmp_path: Path) -> None:
+    """The status said that all is well. It does not repeat what is left out on purpose."""
+    file = tmp_path / "agent.yaml"
+    options = f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: /work\npulsarServiceUrl: pulsar://broker:6650\n"
+    file.write_text(f"{options}includeTables: [shpo.*]\n")
+    [pattern, tables] = left_out_by(str(file), _TABLES)
+    assert (pattern.level, pattern.subject) == (Level.WARNING, str(file))
+    assert pattern.text == "includeTables: shpo.* matches no table of the cluster"
+    assert tables.text.endswith("; it publishes nothing")
+    file.write_text(f"{options}includeTables: [shop.*]\n")
+    assert not list(left_out_by(str(file), _TABLES))
+    file.write_text("no: option\n")
+    assert not list(left_out_by(str(file), _TABLES))
+    assert not list(left_out_by("http://10.0.0.1:9465", _TABLES))

@@ -238,6 +238,8 @@ def test_an_instance_that_does_not_reach_cassandra_is_told_while_it_waits(tmp_pa
         found.text == "1 of 1 instances run, and waits: cannot read Cassandra at 10.9.9.9 port 9042: Connection refused"
     )
     assert found.remedy.startswith("start Cassandra, or correct contactPoints and port")
+    [earlier] = _source().findings(logs, _NOW_S + 60)
+    assert earlier.text == "1 of 1 instances run"  # it says so every 30 s while it waits
     with (logs / "public" / "default" / "shop" / "shop-0.log").open("a") as file:
         file.write(_line("shop.orders: table id 1, schema 1", level="INFO", module=".tables.table_tracker"))
     assert [each.level for each in _source().findings(logs, _NOW_S)] == [Level.OK]

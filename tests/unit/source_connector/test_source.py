@@ -20,6 +20,13 @@ from source_connector.rows.cassandra_client import CassandraClient
 from source_connector.source import Inbox, _base_name, _tables_since
 from tests.topics.events_topic import wait_until
 
+_OPTIONS = {
+    "contactPoints": "node",
+    "loadBalancing.localDc": "dc1",
+    "pulsarServiceUrl": "pulsar://broker:6650",
+    "schema.changes.topic": "none",
+}
+
 
 def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 50 tables is looked up at the start: one missing answer counts for all of them."""
@@ -33,13 +40,7 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
 
     monkeypatch.setattr(CassandraClient, "connect", lambda client: None)
     monkeypatch.setattr(CassandraClient, "system_rows", hang)
-    options = {
-        "tables": ",".join(f"ks.t{number}" for number in range(50)),
-        "contactPoints": "node",
-        "loadBalancing.localDc": "dc1",
-        "pulsarServiceUrl": "pulsar://broker:6650",
-        "schema.changes.topic": "none",
-    }
+    options = _OPTIONS | {"tables": ",".join(f"ks.t{number}" for number in range(50))}
     host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
     inbox = Inbox()
     source = assemble(SourceConfig.from_mapping(options)[0], None, inbox, host, "out")
@@ -54,6 +55,35 @@ def test_a_cassandra_that_hangs_holds_up_neither_acknowledgements_nor_the_end(mo
     goes_on.set()
     time.sleep(1)
     assert len(asked) == 1
+
+
+def test_a_source_that_reaches_cassandra_after_it_has_waited_logs_that(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A source without a table logs nothing else, and `cdc status` said for two minutes that it waits for Cassandra."""
+    caplog.set_level("INFO")
+    answers = iter([FetchError("node", "Connection refused"), None])
+
+    def connect(client: CassandraClient) -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    def refuse(client: CassandraClient) -> UUID:
+        raise FetchError("system_schema", "Connection refused")
+
+    monkeypatch.setattr(CassandraClient, "connect", connect)
+    monkeypatch.setattr(CassandraClient, "schema_version", refuse)
+    host = cast("HostConnection", SimpleNamespace(send=lambda frame: None, flush=lambda: None))
+    inbox = Inbox()
+    source = assemble(SourceConfig.from_mapping(_OPTIONS | {"tables": "ks.*"})[0], None, inbox, host, "out")
+    running = threading.Thread(target=source.run, daemon=True)
+    running.start()
+    wait_until(lambda: "Cassandra answers" in caplog.messages, "the line after the wait")
+    waited = [number for number, text in enumerate(caplog.messages) if text.startswith("waiting: ")]
+    assert waited[-1] < caplog.messages.index("Cassandra answers")
+    inbox.put(Close())
+    running.join(timeout=5)
+    assert not running.is_alive()
 
 
 class LaggingNode:

@@ -50,6 +50,10 @@ class PolicyQuestions:
         """Seconds until a message is dropped unread; 0: never."""
         return int(self._ask(topic, f"/persistent/{rest_path(topic)}/messageTTL?applied=true") or 0)
 
+    def has_own_message_ttl(self, topic: str) -> bool:
+        """True if the message TTL is set for this topic, not for its namespace or the broker."""
+        return self._ask(topic, f"/persistent/{rest_path(topic)}/messageTTL?applied=false") is not None
+
     def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
         """Quotas by their type."""
         return self._ask(topic, f"/persistent/{rest_path(topic)}/backlogQuotaMap?applied=true") or {}
@@ -77,10 +81,7 @@ def hazards_of(policies: PolicyQuestions, topic: str, audience: Audience) -> lis
     """
     found = []
     if ttl_s := policies.message_ttl_s(topic):
-        found.append(
-            f"the message TTL drops {audience.messages} that were not read for {ttl_s} s; fix it with `pulsar-admin topics"
-            f" set-message-ttl {topic} --ttl 0`"
-        )
+        found.append(_ttl_hazard(ttl_s, topic, audience, is_own=policies.has_own_message_ttl(topic)))
     for kind, quota in sorted(policies.backlog_quotas(topic).items()):
         limit = quota.get(_LIMITS.get(kind, ""), -1)
         if quota.get("policy") == _EVICTION and limit > 0:
@@ -90,10 +91,27 @@ def hazards_of(policies: PolicyQuestions, topic: str, audience: Audience) -> lis
                 f" topics set-backlog-quota {topic} {option} --type {kind} --policy producer_request_hold`"
             )
     if minutes := policies.subscription_expiration_min(topic):
-        namespace = "/".join(topic.removeprefix("persistent://").split("/")[:2])
+        namespace = _namespace_of(topic)
         found.append(
             f"{audience.subscription} is removed when {audience.reader} is away for {minutes} minutes; fix it with"
             f" `pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0`, or"
             " subscriptionExpirationTimeMinutes=0 in broker.conf"
         )
     return found
+
+
+def _ttl_hazard(ttl_s: int, topic: str, audience: Audience, *, is_own: bool) -> str:
+    """A TTL of the namespace is the same hazard for all of its topics, also for those that are created later."""
+    dropped = f"{audience.messages} that were not read for {ttl_s} s"
+    if is_own:
+        return f"the message TTL drops {dropped}; fix it with `pulsar-admin topics set-message-ttl {topic} --ttl 0`"
+    namespace = _namespace_of(topic)
+    return (
+        f"the message TTL of the namespace {namespace} drops {dropped}; fix it with `pulsar-admin namespaces set-message-ttl"
+        f" {namespace} --messageTTL 0`, or, if its other topics need the TTL, with `pulsar-admin topics set-message-ttl TOPIC"
+        " --ttl 0` for each topic of the pipeline"
+    )
+
+
+def _namespace_of(topic: str) -> str:
+    return "/".join(topic.removeprefix("persistent://").split("/")[:2])

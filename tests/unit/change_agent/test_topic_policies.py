@@ -23,6 +23,7 @@ class _Answers:
         self.ttl_s = self.expiration_min = 0
         self.quotas: dict[str, dict[str, Any]] = {"destination_storage": _DEFAULT_QUOTA, "message_age": _DEFAULT_QUOTA}
         self.is_refused = False
+        self.has_own_ttl = True
         self.asked = 0
 
     def message_ttl_s(self, topic: str) -> int:
@@ -30,6 +31,9 @@ class _Answers:
         if self.is_refused:
             raise PublishError(topic, "403 Forbidden")
         return self.ttl_s
+
+    def has_own_message_ttl(self, topic: str) -> bool:
+        return self.has_own_ttl
 
     def backlog_quotas(self, topic: str) -> Mapping[str, Mapping[str, Any]]:
         return self.quotas
@@ -61,6 +65,19 @@ def test_each_hazard_has_its_command() -> None:
         f"pulsar-admin topics set-backlog-quota {_TOPIC} --limitTime 300 --type message_age --policy producer_request_hold",
         "pulsar-admin namespaces set-subscription-expiration-time tenant/ns --time 0",
     ]
+
+
+def test_a_message_ttl_of_the_namespace_is_corrected_there() -> None:
+    """The command set the policy of one topic. The next table's topic had the same hazard again."""
+    answers = _Answers()
+    answers.ttl_s, answers.has_own_ttl = 60, False
+    [found] = hazards_of(answers, _TOPIC, EVENTS)
+    assert found == (
+        "the message TTL of the namespace tenant/ns drops events that were not read for 60 s; fix it with `pulsar-admin namespaces"
+        " set-message-ttl tenant/ns --messageTTL 0`, or, if its other topics need the TTL, with `pulsar-admin topics"
+        " set-message-ttl TOPIC --ttl 0` for each topic of the pipeline"
+    )
+    assert hazards_of(answers, f"{_TOPIC}2", EVENTS) == [found]
 
 
 def test_a_hazard_is_told_once_and_looked_for_each_hour(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,10 @@ def _policies(retention: Mapping[str, int], ttl_s: int = 0) -> Answering:
             assert isinstance(request.body, dict)
             kept.update(request.body)
             return 204, {}, None
-        found: dict[str, object] = {"retention?applied=true": kept, "messageTTL?applied=true": ttl_s}
+        found: dict[str, object] = {
+            "retention?applied=true": kept,
+            **{f"messageTTL?applied={each}": ttl_s for each in ("true", "false")},
+        }
         return 200, {}, found.get(request.path.rpartition("/")[2])
 
     def with_runtime(request: Request) -> tuple[int, Mapping[str, str], object]:

@@ -24,6 +24,7 @@ from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.shared_events import shared_events
 from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
+from cdc.health.unwritten_events import unwritten_events
 from schemas.cql_identifier import cql_identifier
 from schemas.similar_tables import hint_of
 
@@ -60,7 +61,7 @@ def line_status(config: LineConfig) -> list[Section]:
                 [*agent_findings, *(each for place in config.agents for each in left_out_by(place, cluster.tables))],
                 statuses,
             ),
-            Section(title="sources", findings=_sources(config, pulsar, cluster, now_s)),
+            Section(title="sources", findings=_sources(service, config, pulsar, cluster, now_s)),
             Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, statuses, now_s))),
             Section(
                 title="dead letters",
@@ -99,7 +100,9 @@ def _known(pulsar: _Answer, look: Callable[[], list[Finding]]) -> list[Finding]:
         return [failure("", str(error), "cdc doctor checks Pulsar's rights and state")]
 
 
-def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float) -> list[Finding]:
+def _sources(
+    service: PulsarService, config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
+) -> list[Finding]:
     if pulsar.problem is None and pulsar.sources_problem is not None:
         remedy = "is the functions worker enabled, and has it started? cdc doctor checks it"
         return [failure("functions worker", pulsar.sources_problem, remedy)]
@@ -110,6 +113,7 @@ def _sources(config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
         found += [each for view in own for each in uncaptured(view, cluster.tables)]
         captured = [table for table, has_cdc in cluster.tables.items() if has_cdc]
         found += shared_events(own, captured)
+        found += unwritten_events(service, own, captured, pulsar.topics, config.topic_prefix)
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing

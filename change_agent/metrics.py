@@ -69,6 +69,7 @@ class AgentMetrics:
     segments_finished: int = _counter("Segments that were read to their end")
     segments_deleted: int = _counter("Finished segments that were deleted from cdc_raw")
     segments_not_deleted: int = _gauge("Finished segments that could not be deleted, and are tried again")
+    segments_not_deleted_elsewhere: int = _gauge("Those of them that are in spillDir or reprocess/, not in cdc_raw")
     segments_archived: int = _counter("Finished segments that were archived")
     archive_failures: int = _counter("Times that a segment could not be archived; it is tried again")
     segments_unreadable: int = _counter("Segments that could not be read (further)")

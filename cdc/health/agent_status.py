@@ -282,9 +282,17 @@ class AgentStatus:
     def _disk(self) -> Iterator[Finding]:
         used, limit = self.number("cdc_raw_bytes"), self.number("cdc_raw_limit_bytes")
         seconds = self.number("cdc_raw_seconds_to_full")
-        if kept := self.number("segments_not_deleted"):
+        # An agent of an earlier version does not say how many of them are elsewhere.
+        elsewhere = self.number("segments_not_deleted_elsewhere")
+        if kept := self.number("segments_not_deleted") - elsewhere:
             text = f"{kept:,.0f} finished segments cannot be deleted, so cdc_raw fills up"
             yield failure(self.place, text, "its log has the reason; let its user write in cdc_raw (docs/install.md)")
+        if elsewhere:
+            text = (
+                f"{elsewhere:,.0f} finished segments in spillDir or reprocess/ cannot be deleted, so that disk fills up"
+            )
+            remedy = "its log has the reason and the files; let its user write in their folder (docs/install.md)"
+            yield failure(self.place, text, remedy)
         remedy = "see why events are not sent (its topics, Pulsar), or raise cdc_total_space in cassandra.yaml"
         if limit and used >= _NEARLY * limit:
             text = f"cdc_raw has {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"

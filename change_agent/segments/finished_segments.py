@@ -53,7 +53,7 @@ class FinishedSegmentFiles:
         # that. A queued one may have been removed by hand. It needs no account any more.
         missing = faulty.keys() - self._segments.listed.keys()
         set_aside = {each for each in missing if is_read_again(each) or self._archiver.is_set_aside(each)}
-        not_deleted = 0
+        not_deleted = elsewhere = 0
         for key, segment in self._segments.listed.items():
             if key in lost:
                 if not segment.log_exists:
@@ -63,12 +63,14 @@ class FinishedSegmentFiles:
                     self._metrics.segments_deleted += self._archiver.delete(segment.path)
                     if segment.path.exists():
                         not_deleted += 1
+                        elsewhere += segment.is_spilled or segment.is_read_again
                     else:
                         self._archived.discard(segment.path)
             elif key in faulty and self._archiver.set_aside(segment.path, faulty[key]):
                 self._metrics.segments_set_aside += 1
                 set_aside.add(key)
         self._metrics.segments_not_deleted = not_deleted
+        self._metrics.segments_not_deleted_elsewhere = elsewhere
         return frozenset(set_aside)
 
     def present(self) -> Collection[SegmentKey] | None:

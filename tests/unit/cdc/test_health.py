@@ -479,6 +479,24 @@ def test_finished_segments_that_stay_are_told_with_the_right_remedy() -> None:
     )
 
 
+def test_the_folder_of_finished_segments_that_stay_is_named() -> None:
+    """The remedy named cdc_raw, also for segments in spillDir, which may be on another disk."""
+    metrics = {
+        **_recorded("agent-status")["metrics"],
+        "segments_not_deleted": 2,
+        "segments_not_deleted_elsewhere": 2,
+    }
+    [spilled] = _agent(1, metrics=metrics)
+    text = "2 finished segments in spillDir or reprocess/ cannot be deleted, so that disk fills up"
+    assert (spilled.level, spilled.text) == (Level.FAILURE, text)
+    assert (
+        spilled.remedy == "its log has the reason and the files; let its user write in their folder (docs/install.md)"
+    )
+    [raw, spilled] = _agent(1, metrics=metrics | {"segments_not_deleted": 5})
+    assert raw.text == "3 finished segments cannot be deleted, so cdc_raw fills up"
+    assert spilled.text == text
+
+
 def test_two_troubles_of_an_agent_are_two_findings() -> None:
     """Each has its own remedy, and no finding says that the agent is well."""
     metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}

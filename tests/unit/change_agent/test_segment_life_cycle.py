@@ -205,24 +205,32 @@ def test_a_finished_segment_that_cannot_be_deleted_is_told_once_and_tried_again(
     assert archiver.delete(log)
 
 
+@pytest.mark.parametrize(("folder", "elsewhere"), [("cdc_raw", 0), ("spill", 2)])
 def test_finished_segments_that_cannot_be_deleted_are_counted_until_they_are(
-    agent: StagedAgent, monkeypatch: pytest.MonkeyPatch
+    folder: str, elsewhere: int, agent: StagedAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rights of cdc_raw may change while the agent runs. Only the log told why cdc_raw filled up."""
+    """The rights of a folder may change while the agent runs. Only the log told why cdc_raw filled up."""
     denied = True
     unlink = Path.unlink
+    place = agent.cdc_raw.parent / folder
 
     def refuse(path: Path, *arguments: object, **options: object) -> None:
-        if denied and path.parent == agent.cdc_raw:
+        if denied and path.parent == place:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         unlink(path, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "unlink", refuse)
     for number in range(2):
-        agent.segment(_ID + number, segment_bytes(_ID + number, [payloads(3)]), "9\nCOMPLETED")
+        content = segment_bytes(_ID + number, [payloads(3)])
+        if folder == "cdc_raw":
+            agent.segment(_ID + number, content, "9\nCOMPLETED")
+        else:  # a segment is moved there as a whole, and is read without an index
+            (tmp_path / "moved").write_bytes(content)
+            (tmp_path / "moved").rename(place / f"CommitLog-7-{_ID + number}.log")
     wait_until(lambda: agent.metrics.segments_not_deleted == 2, "both are counted")
+    wait_until(lambda: agent.metrics.segments_not_deleted_elsewhere == elsewhere, "with their folder")
     denied = False
-    wait_until(lambda: agent.files() == [], "they are deleted")
+    wait_until(lambda: not list(place.iterdir()), "they are deleted")
     wait_until(lambda: agent.metrics.segments_not_deleted == 0, "none is left")
 
 

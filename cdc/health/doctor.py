@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +25,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServic
 from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
 from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
+from cdc.health.wanted_tables import NOT_CAPTURED, cdc_statement, is_of_system, not_captured
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
 from change_agent.configuration.cassandra_yaml import CassandraYamlError, settings_of
@@ -58,7 +58,6 @@ _APART_S: Final = 2.0
 _MOST_TABLES: Final = 20
 _LITTLE_DISK: Final = 1024 * 1024 * 1024
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000}
-_SYSTEM: Final = re.compile(r"system(_.*)?|cdc_agent_rotation")
 
 
 def doctor(config: LineConfig) -> list[Section]:
@@ -207,7 +206,7 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
     """Findings about the tables with CDC, and for each table without it the statement that enables it."""
     found: dict[str, bool] = {}
     for row in schema.get("tables", ()):
-        if not _SYSTEM.fullmatch(str(row["keyspace_name"])):
+        if not is_of_system(str(row["keyspace_name"])):
             found[f"{row['keyspace_name']}.{row['table_name']}"] = bool(row.get("cdc"))
     if not schema:
         return
@@ -225,23 +224,16 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
     else:
         yield failure("tables", "no table has cdc = true: nothing is captured", "ALTER TABLE ks.table WITH cdc = true;")
     if wanted:
-        others = [table for table in others if any(fnmatchcase(table, pattern) for pattern in wanted)]
-    for table in others[: None if wanted else _MOST_TABLES]:
-        keyspace, _, name = table.partition(".")
-        statement = f"ALTER TABLE {cql_identifier(keyspace)}.{cql_identifier(name)} WITH cdc = true;"
-        if wanted:
-            yield failure(table, "has cdc = false: its changes are not captured", statement)
-        else:
-            yield warning(table, "has cdc = false: its changes are not captured", f"if they are wanted: {statement}")
-    if len(others) > _MOST_TABLES and not wanted:
+        yield from not_captured(found, wanted)
+        return
+    for table in others[:_MOST_TABLES]:
+        yield warning(table, NOT_CAPTURED, f"if they are wanted: {cdc_statement(table)}")
+    if len(others) > _MOST_TABLES:
         yield warning(
             "tables",
             f"and {len(others) - _MOST_TABLES} tables more without cdc",
             "name those you want: tables in line.yaml",
         )
-    for pattern in wanted:
-        if not any(fnmatchcase(table, pattern) for table in found):
-            yield failure(pattern, "no table matches this pattern", "create it, or correct tables in line.yaml")
 
 
 def _pulsar(service: PulsarService) -> Iterator[Finding]:

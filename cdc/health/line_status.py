@@ -25,7 +25,7 @@ from cdc.health.shared_events import shared_events
 from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 from cdc.health.unwritten_events import unwritten_events
-from schemas.cql_identifier import cql_identifier
+from cdc.health.wanted_tables import cdc_statement, not_captured
 from schemas.similar_tables import hint_of
 
 __all__ = ["is_of_other_cluster", "line_status", "uncaptured"]
@@ -62,7 +62,13 @@ def line_status(config: LineConfig) -> list[Section]:
                 statuses,
             ),
             Section(title="sources", findings=_sources(service, config, pulsar, cluster, now_s)),
-            Section(title="tables", findings=_known(pulsar, lambda: _tables(service, config, pulsar, statuses, now_s))),
+            Section(
+                title="tables",
+                findings=[
+                    *not_captured(cluster.tables, config.tables),
+                    *_known(pulsar, lambda: _tables(service, config, pulsar, statuses, now_s)),
+                ],
+            ),
             Section(
                 title="dead letters",
                 findings=_known(pulsar, lambda: dead_letters(service, config, pulsar.sources, now_s)),
@@ -142,9 +148,8 @@ def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findi
             text = f"waits for its table {name}, which does not exist{hint_of(name, tables)}"
             yield warning(source.name, text, remedy)
         elif not tables[name]:
-            table = ".".join(map(cql_identifier, name.split(".", 1)))
             text = f"its table {name} has cdc = false: changes are not captured"
-            yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
+            yield warning(source.name, text, cdc_statement(name))
     if tables and source.running:
         yield from _patterns(source, tables)
 
@@ -157,9 +162,8 @@ def _patterns(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findin
             remedy = f"correct its option tables with pulsar-admin sources update {source.arguments}, unless its table is still to come"
             yield warning(source.name, f"its pattern {pattern} matches no table{hint_of(pattern, tables)}", remedy)
         elif not any(tables[name] for name in found):
-            table = ".".join(map(cql_identifier, found[0].split(".", 1)))
             text = f"its pattern {pattern} matches only tables with cdc = false, such as {found[0]}: changes are not captured"
-            yield warning(source.name, text, f"ALTER TABLE {table} WITH cdc = true;")
+            yield warning(source.name, text, cdc_statement(found[0]))
 
 
 def _tables(

@@ -67,6 +67,9 @@ def test_a_table_that_nobody_reads_and_one_without_cdc_are_named(line_yaml: Path
         advised["Cassandra", f"{keyspace}.Forgotten"]["remedy"]
         == f'ALTER TABLE {keyspace}."Forgotten" WITH cdc = true;'
     )
+    assert (
+        _asked("status", line_yaml)["tables", f"{keyspace}.Forgotten"] == advised["Cassandra", f"{keyspace}.Forgotten"]
+    )
     assert advised["Pulsar", "broker"]["level"] == "ok"
     assert advised["topics", f"cdc-events-{keyspace}.t"]["level"] == "ok"
 

@@ -36,6 +36,7 @@ from cdc.health.pulsar_service import PulsarService
 from cdc.health.screen import print_sections, verdict
 from cdc.health.sources import InstanceView, SourceView
 from cdc.health.tables import Backlog, events_tables, gap_finding
+from cdc.health.wanted_tables import not_captured
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space
 from schemas.errors import ConfigError
@@ -711,6 +712,21 @@ def test_a_wanted_table_without_cdc_is_named_however_many_others_there_are() -> 
     [_, *others, rest] = captured_tables(schema, [])
     assert [each.level for each in others] == [Level.WARNING] * 20
     assert "11 tables more without cdc" in rest.text
+
+
+def test_the_status_names_the_wanted_tables_that_are_not_captured() -> None:
+    """Only the doctor did. Tables of the cluster itself are not wanted, and tables that are not known are not missing."""
+    tables = {"shop.orders": True, "shop.Items": False, "crm.log": False, "system.peers": False}
+    [off, missing] = not_captured(tables, ["shop.*", "system.*"])
+    assert (off.level, off.subject, off.text) == (
+        Level.FAILURE,
+        "shop.Items",
+        "has cdc = false: its changes are not captured",
+    )
+    assert off.remedy == 'ALTER TABLE shop."Items" WITH cdc = true;'
+    assert (missing.subject, missing.text) == ("system.*", "no table matches this pattern")
+    assert not list(not_captured(tables, []))
+    assert not list(not_captured({}, ["shop.*"]))
 
 
 def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> None:

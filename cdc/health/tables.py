@@ -16,7 +16,7 @@ from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.shared_events import events_of
 from cdc.health.source_log import SourceWarnings
-from cdc.health.sources import SourceView
+from cdc.health.sources import SourceView, names_in
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
 from clients.topic_policies import Ask, Audience
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
@@ -213,7 +213,9 @@ def _remedy_of_unread(table: str, read_by: tuple[str, str], sources: Sequence[So
                 f"its source {running.name} reads with the subscription {reads[0][1]}, and the agents keep {subscription}:"
                 " set events.subscription.name of the source and eventsSubscriptionName to the same name"
             )
-        return f"its source {running.name} runs, and waits: {running.log_path} on the worker says for what"
+        nodes = ", ".join(names_in(running.options.get("contactPoints") or ()))
+        asks = f"; it asks Cassandra at {nodes}: correct its option contactPoints if that is wrong" if nodes else ""
+        return f"its source {running.name} runs, and waits: {running.log_path} on the worker says for what{asks}"
     if sources:
         return f"see its source {sources[0].name} above"
     return "deploy a source for it: pulsar-admin sources create (docs/connector.md)"

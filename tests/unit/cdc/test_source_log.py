@@ -217,8 +217,13 @@ def test_a_source_that_does_not_reach_cassandra_gets_the_options_to_correct(tmp_
             {},
             "its source shop runs, and waits: logs/functions/public/default/shop/shop-0.log on the worker says for what",
         ),
+        (
+            {"contactPoints": "10.9.9.9,10.9.9.8"},
+            "its source shop runs, and waits: logs/functions/public/default/shop/shop-0.log on the worker says for what; it asks"
+            " Cassandra at 10.9.9.9, 10.9.9.8: correct its option contactPoints if that is wrong",
+        ),
     ],
-    ids=["another topic", "another subscription", "another reason"],
+    ids=["another topic", "another subscription", "another reason", "another address"],
 )
 def test_a_source_that_reads_something_else_is_named_with_the_option(options: dict[str, str], remedy: str) -> None:
     """The log was to be read, which only says that a topic does not exist, or nothing at all."""

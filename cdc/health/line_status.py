@@ -24,6 +24,7 @@ from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.shared_events import shared_events
 from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
+from cdc.health.unread_events import unread_events
 from cdc.health.unwritten_events import unwritten_events
 from cdc.health.wanted_tables import cdc_statement, not_captured
 from schemas.similar_tables import hint_of
@@ -120,6 +121,7 @@ def _sources(
         captured = [table for table, has_cdc in cluster.tables.items() if has_cdc]
         found += shared_events(own, captured)
         found += unwritten_events(service, own, captured, pulsar.topics, config.topic_prefix)
+        found += unread_events(service, own, captured, pulsar.topics, config.events_subscription_name)
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing

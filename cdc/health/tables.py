@@ -24,7 +24,7 @@ from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
-__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding"]
+__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding", "waits_for"]
 
 _LATE_S: Final = 60.0
 # Longer than a truncation, or a takeover of partitions by another instance, keeps all events of a table waiting.
@@ -213,12 +213,17 @@ def _remedy_of_unread(table: str, read_by: tuple[str, str], sources: Sequence[So
                 f"its source {running.name} reads with the subscription {reads[0][1]}, and the agents keep {subscription}:"
                 " set events.subscription.name of the source and eventsSubscriptionName to the same name"
             )
-        nodes = ", ".join(names_in(running.options.get("contactPoints") or ()))
-        asks = f"; it asks Cassandra at {nodes}: correct its option contactPoints if that is wrong" if nodes else ""
-        return f"its source {running.name} runs, and waits: {running.log_path} on the worker says for what{asks}"
+        return f"its source {running.name} runs, and waits: {waits_for(running)}"
     if sources:
         return f"see its source {sources[0].name} above"
     return "deploy a source for it: pulsar-admin sources create (docs/connector.md)"
+
+
+def waits_for(source: SourceView) -> str:
+    """What to do about a source that runs and does not read its events topics."""
+    nodes = ", ".join(names_in(source.options.get("contactPoints") or ()))
+    asks = f"; it asks Cassandra at {nodes}: correct its option contactPoints if that is wrong" if nodes else ""
+    return f"{source.log_path} on the worker says for what{asks}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""A source with a subscription of its own that runs and reads nothing is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from cdc.health.findings import Finding, Level
+from cdc.health.line_config import LineConfig
+from cdc.health.pulsar_service import PulsarService
+from cdc.health.sources import SourceView
+from cdc.health.unread_events import unread_events
+from tests.servers.pages import Page, page, serving
+
+_TOPIC = "persistent://public/default/cdc-events-shop.orders"
+_PAGES = "/admin/v2/persistent/public/default/cdc-events-shop.orders"
+
+
+def _source(subscription: str, *, is_running: bool = True) -> SourceView:
+    options = {
+        "tables": "shop.*",
+        "contactPoints": "10.9.9.9",
+        "events.subscription.name": subscription,
+    }
+    instances = [{"instanceId": 0, "status": {"running": is_running, "error": ""}}]
+    return SourceView.of("audit", {"configs": options}, {"numInstances": 1, "instances": instances})
+
+
+def _found(source: SourceView, stats: Page, topics: tuple[str, ...] = (_TOPIC,)) -> list[Finding]:
+    pages: Mapping[str, Page] = {f"{_PAGES}/partitions": page({"partitions": 1}), f"{_PAGES}/partitioned-stats": stats}
+    with serving(pages) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
+        return list(unread_events(service, [source], ["shop.orders"], topics, "sub"))
+
+
+def _stats(subscription: str) -> Page:
+    return page({"partitions": {f"{_TOPIC}-partition-0": {"subscriptions": {subscription: {"consumers": [{}]}}}}})
+
+
+def test_a_source_that_waits_is_named_although_another_one_reads_the_table() -> None:
+    """With a wrong address of Cassandra it was said to run until it had ended, which took a minute."""
+    [found] = _found(_source("audit"), _stats("sub"))
+    assert (found.level, found.subject) == (Level.WARNING, "audit")
+    assert found.text == "runs, and does not read cdc-events-shop.orders with its subscription audit"
+    assert found.remedy == (
+        "it waits: logs/functions/public/default/audit/audit-0.log on the worker says for what; it asks Cassandra at 10.9.9.9:"
+        " correct its option contactPoints if that is wrong"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "stats", "topics"),
+    [
+        (_source("audit"), _stats("audit"), (_TOPIC,)),
+        (_source("sub"), _stats("other"), (_TOPIC,)),
+        (_source("audit", is_running=False), _stats("sub"), (_TOPIC,)),
+        (_source("audit"), _stats("sub"), ()),
+        (_source("audit"), page({"reason": "no right"}, 403), (_TOPIC,)),
+    ],
+    ids=["it reads", "the agents' subscription", "it does not run", "no change yet", "no right to look"],
+)
+def test_other_sources_are_not_named(source: SourceView, stats: Page, topics: tuple[str, ...]) -> None:
+    """What nobody reads with the agents' subscription is a finding of the table."""
+    assert not _found(source, stats, topics)

@@ -8,9 +8,10 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from cdc.rest import rest
 from schemas.errors import ConfigError
 from schemas.topics import partition_of_token
 from spark_bridge import raw_batch
-from spark_bridge.jobs.backfill import backfill
+from spark_bridge.jobs.backfill import BackfillReport, backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, table_metadata
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.row_keys import token_of
@@ -30,7 +31,7 @@ from spark_bridge.jobs.table_comparison import Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
-from tests.fixtures.connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
+from tests.fixtures.connector import DeployConnector, OpenEventsWriter, data_topic_name, wait_until_acknowledged
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver, spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import wait_until
@@ -42,6 +43,55 @@ pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.
 _ROWS = 300
 _LATER_US: Final = 2_000_000_000_000_000
 """A write time in the year 2033: later than those of rows that are written now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A table with an events topic, a connector, and a data topic that keeps its records."""
+
+    keyspace: str
+    name: str
+    writer: EventsWriter
+    options: Mapping[str, str]
+    access: CassandraAccess
+    spark: SparkSession
+
+    def backfill(self, **more: Any) -> BackfillReport:
+        return backfill(self.spark, self.options, self.access, self.keyspace, self.name, **more)
+
+    def verify(self, **more: Any) -> VerifyReport:
+        return verify(self.spark, self.options, self.access, self.keyspace, self.name, **more)
+
+    def wait_until_published(self) -> None:
+        wait_until_acknowledged(self.writer.topic, self.options["adminUrl"])
+
+
+@pytest.fixture
+def serve(
+    keyspace: str,
+    deploy_connector: DeployConnector,
+    open_events_writer: OpenEventsWriter,
+    pulsar: PulsarServer,
+    cassandra_node: CassandraServer,
+    spark: SparkSession,
+    keep_data_topics: None,
+) -> Callable[[str], Served]:
+    """Serve an existing table of the test's keyspace, by its name."""
+
+    def of(name: str) -> Served:
+        writer = open_events_writer(keyspace, name)  # The writer makes the events topic, as an agent does.
+        deploy_connector(keyspace, name)
+        options = {
+            "serviceUrl": pulsar.service_url,
+            "adminUrl": pulsar.admin_url,
+            "topic": data_topic_name(keyspace, name),
+        }
+        access = CassandraAccess(
+            contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
+        )
+        return Served(keyspace=keyspace, name=name, writer=writer, options=options, access=access, spark=spark)
+
+    return of
 
 
 def insert(table: str, number: int, text: str) -> str:
@@ -86,16 +136,8 @@ def after_each_comparison(act: Callable[[int], object], compared: list[int]) -> 
         yield
 
 
-@pytest.mark.usefixtures("keep_data_topics")
 def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
-    cql: Session,
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    open_events_writer: OpenEventsWriter,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-    tmp_path: Path,
+    cql: Session, keyspace: str, serve: Callable[[str], Served], spark: SparkSession, tmp_path: Path
 ) -> None:
     """Verify finds 97 rows and 3 static rows that were inserted, deleted and updated without an event, on the topic and
     in a mirror."""
@@ -108,26 +150,29 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         cql.execute(insert(table, number, f"row {number}"))
     for pk in (*range(0, 40, 3), 77, 78):
         cql.execute(f"UPDATE {table} SET note = 'note {pk}' WHERE pk = {pk}")
-    events_topic = open_events_writer(keyspace, "planted").topic  # The writer makes the topic, as an agent does.
-    deploy_connector(keyspace, "planted")
-    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
+    served = serve("planted")
+    options, access = served.options, served.access
     target = str(tmp_path / "mirror")
 
     def compare(**more: Any) -> VerifyReport:
-        return verify(spark, options, access, keyspace, "planted", **{"ranges": 3, **more})
+        return served.verify(ranges=3, **more)
 
     with pytest.raises(
         ConfigError, match=r"there is no mirror below .*nowhere; give the --target of `cdc spark mirror`"
     ):
         compare(mirror_target=str(tmp_path / "nowhere"))  # every row counted as missing in it
-    backfill(spark, options, access, keyspace, "planted", ranges=2)
-    wait_until_acknowledged(events_topic, pulsar.admin_url)
+    served.backfill(ranges=2)
+    served.wait_until_published()
     marks = raw_batch(spark, options).selectExpr("properties['snapshot']", "left(properties['segpos'], 3)").distinct()
     assert [tuple(each) for each in marks.collect()] == [("true", "-2:")]
-    where_pulsar = ["--service-url", pulsar.service_url, "--admin-url", pulsar.admin_url, "--topic", options["topic"]]
+    where_pulsar = [
+        "--service-url",
+        options["serviceUrl"],
+        "--admin-url",
+        options["adminUrl"],
+        "--topic",
+        options["topic"],
+    ]
     mirrored = spark_command(spark, "mirror", *where_pulsar, "--target", target, "--json")
     assert (mirrored.exit_code, json.loads(mirrored.stdout)["inserted"]) == (0, _ROWS + 2)
 
@@ -182,7 +227,7 @@ def test_verify_finds_every_planted_difference_and_no_other_and_repairs_them(
         extra = [each for each in report.differences if each.kind == "extra"]
         assert {each.cassandra_writetime_us for each in extra} == {None}
 
-    wait_until_acknowledged(events_topic, pulsar.admin_url)
+    served.wait_until_published()
     with after_each_comparison(lambda look: mirror(spark, options, target) if look == 1 else None, looks := []):
         on_their_way = compare(mirror_target=target, settle_s=1)
     assert (on_their_way.differences, on_their_way.unsettled, len(looks)) == ((), (), 2)
@@ -209,51 +254,29 @@ def write_live(cql: Session, table: str, writer: EventsWriter, ended: threading.
     raise AssertionError("counts have no end")
 
 
-@pytest.mark.usefixtures("keep_data_topics")
-def test_a_column_that_was_added_does_not_differ(
-    cql: Session,
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    open_events_writer: OpenEventsWriter,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-) -> None:
+def test_a_column_that_was_added_does_not_differ(cql: Session, keyspace: str, serve: Callable[[str], Served]) -> None:
     """Cassandra's rows counted as older than all versions of the topic's schema, so the column counted as added again."""
     table = f"{keyspace}.added"
     cql.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v text)")
     cql.execute(f"INSERT INTO {table} (pk, v) VALUES (1, 'before')")
-    events_topic = open_events_writer(keyspace, "added").topic
-    deploy_connector(keyspace, "added")
-    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
+    served = serve("added")
     for statement in (
         f"ALTER TABLE {table} ADD w text",
         f"INSERT INTO {table} (pk, v, w) VALUES (2, 'after', 'new')",
         f"UPDATE {table} SET w = 'new' WHERE pk = 1",
     ):
-        backfill(spark, options, access, keyspace, "added", ranges=2)
-        wait_until_acknowledged(events_topic, pulsar.admin_url)
+        served.backfill(ranges=2)
+        served.wait_until_published()
         cql.execute(statement)
-    backfill(spark, options, access, keyspace, "added", ranges=2)
-    wait_until_acknowledged(events_topic, pulsar.admin_url)
-    report = verify(spark, options, access, keyspace, "added", ranges=2, settle_s=1)
+    served.backfill(ranges=2)
+    served.wait_until_published()
+    report = served.verify(ranges=2, settle_s=1)
     assert (report.rows, report.differences) == (2, ())
 
 
 @pytest.mark.extended
-@pytest.mark.usefixtures("keep_data_topics")
 def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_difference(
-    cql: Session,
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    open_events_writer: OpenEventsWriter,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-    tmp_path: Path,
+    cql: Session, keyspace: str, serve: Callable[[str], Served], tmp_path: Path
 ) -> None:
     """The driver is killed after two of four ranges; another one sends the others, no faster than its limit."""
     table = f"{keyspace}.old"
@@ -261,38 +284,32 @@ def test_a_backfill_that_was_killed_goes_on_beside_live_writes_and_leaves_no_dif
     for number in range(_ROWS):
         cql.execute(f"INSERT INTO {table} (pk, at, v) VALUES ({number % 50}, 'at {number}', {number})")
     cql.execute(f"UPDATE {table} SET note = 'static only' WHERE pk = 77")
-    writer = open_events_writer(keyspace, "old")  # The writer makes the events topic, as an agent does.
-    deploy_connector(keyspace, "old")
-    options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    address, port = cassandra_node.address, cassandra_node.native_port
-    access = CassandraAccess(contact_points=(address,), port=port, consistency="ONE")
+    served = serve("old")
     progress = tmp_path / "progress.json"
-    planned = backfill(spark, options, access, keyspace, "old", ranges=4, dry_run=True)
+    planned = served.backfill(ranges=4, dry_run=True)
     assert planned.rows == _ROWS + 1
     with ThreadPoolExecutor(1) as beside:
         ended = threading.Event()
-        live = beside.submit(write_live, cql, table, writer, ended)
+        live = beside.submit(write_live, cql, table, served.writer, ended)
         try:
             arguments = {
-                "options": options,
-                "address": address,
-                "port": port,
+                "options": served.options,
+                "address": served.access.contact_points[0],
+                "port": served.access.port,
                 "keyspace": keyspace,
                 "table": "old",
                 "progress_file": str(progress),
             }
             assert killed_driver("backfill", "local[2]", arguments, tmp_path / "spark") == -9
             assert len(json.loads(progress.read_text())["done"]) == 2
-            continued = backfill(
-                spark, options, access, keyspace, "old", ranges=4, progress_file=str(progress), rows_per_second=50
-            )
+            continued = served.backfill(ranges=4, progress_file=str(progress), rows_per_second=50)
         finally:
             ended.set()
         assert live.result() > 0
     assert (continued.ranges_before, continued.ranges) == (2, 2)
     assert 0 < continued.rows < _ROWS
     assert continued.seconds > (continued.rows - 10) / 50  # Each task does not wait after its last few rows.
-    schema_url = f"{pulsar.admin_url}/admin/v2/schemas/public/default/data-{table}/schema"
+    schema_url = f"{served.options['adminUrl']}/admin/v2/schemas/public/default/data-{table}/schema"
     wait_until(lambda: rest().get(schema_url).is_success, "the first record")
-    report = verify(spark, options, access, keyspace, "old", ranges=2, settle_s=60)
+    report = served.verify(ranges=2, settle_s=60)
     assert (report.rows, report.differences, report.unsettled) == (_ROWS + 1, (), ())

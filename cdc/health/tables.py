@@ -27,7 +27,7 @@ from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 __all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding", "waits_for"]
 
 _LATE_S: Final = 60.0
-# Longer than a truncation, or a takeover of partitions by another instance, keeps all events of a table waiting.
+# A truncation that a node does not confirm keeps all events of a table waiting for up to 15 s and 5 s.
 _STALLED_S: Final = 20.0
 _VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3

@@ -19,6 +19,7 @@ from source_connector.configuration.tls import tls_context
 from source_connector.errors import DeploymentError
 from source_connector.host.host_connection import HostConnection, LogLines
 from source_connector.host.host_protocol import OpenRequest, encode_error, encode_opened
+from source_connector.memory_arenas import use_one_arena
 from source_connector.source import CassandraSource, Inbox
 
 __all__ = ["main"]
@@ -35,6 +36,7 @@ _ONE_INSTANCE = (
 def main() -> None:
     """Serve one host; never returns."""
     _die_with_parent()
+    use_one_arena()
     # This process has credentials and rows in memory: no other user may read its files, and it leaves no core dump.
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -543,6 +543,7 @@ class ChangeAgent:
         """Apply the options that may change while the agent runs."""
         set_up_log(config.log_level, config.log_format)
         self._report.unhealthy_after_s = config.unhealthy_after_ms / 1000
+        self._report.table_patterns = config.include_tables, config.exclude_tables
         self._interpreter.use_filter(TableFilter(config.include_tables, config.exclude_tables))
 
     def reload(self, config: AgentConfig) -> None:

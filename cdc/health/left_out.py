@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Final
 
+from cdc.health.agent_status import AgentStatus
 from cdc.health.findings import Finding, Level, ok, warning
-from change_agent.configuration.config import AgentConfig
 from change_agent.configuration.table_filter import TableFilter
-from schemas.errors import ConfigError
 
 __all__ = ["left_out", "left_out_by"]
 
 _SHOWN: Final = 5
 
 
-def left_out_by(place: str, tables: Mapping[str, bool]) -> Iterator[Finding]:
-    """The warnings of `left_out` about an agent that is named by its agent.yaml; none if it cannot be read."""
-    try:
-        if not Path(place).is_file():
-            return
-        config = AgentConfig.load(Path(place))
-    except (ConfigError, OSError):
-        return  # the agent's own finding has the reason
-    for each in left_out(config.include_tables, config.exclude_tables, tables):
+def left_out_by(status: AgentStatus, tables: Mapping[str, bool]) -> Iterator[Finding]:
+    """The warnings of `left_out` about an agent, by the patterns that its status has.
+
+    An agent of an earlier version does not write them.
+    """
+    include, exclude = (status.content.get(name) or () for name in ("include_tables", "exclude_tables"))
+    for each in left_out(include, exclude, tables):
         if each.level is not Level.OK:
-            yield replace(each, subject=place, text=f"{each.subject}: {each.text}")
+            yield replace(each, subject=status.place, text=f"{each.subject}: {each.text}")
 
 
 def left_out(include: Sequence[str], exclude: Sequence[str], tables: Mapping[str, bool]) -> Iterator[Finding]:

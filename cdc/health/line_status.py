@@ -59,7 +59,15 @@ def line_status(config: LineConfig) -> list[Section]:
                 None if pulsar.problem else service,
                 config,
                 cluster,
-                [*agent_findings, *(each for place in config.agents for each in left_out_by(place, cluster.tables))],
+                [
+                    *agent_findings,
+                    *(
+                        each
+                        for status in statuses
+                        if status.is_current(now_s)
+                        for each in left_out_by(status, cluster.tables)
+                    ),
+                ],
                 statuses,
             ),
             Section(title="sources", findings=_sources(service, config, pulsar, cluster, now_s)),

@@ -63,6 +63,8 @@ class _Status(BaseModel):
     metrics: dict[str, float]
     published_until: dict[str, _PublishedUntil] = Field(default_factory=dict)
     contact_points: list[str] = Field(default_factory=list)
+    include_tables: list[str] = Field(default_factory=list)
+    exclude_tables: list[str] = Field(default_factory=list)
 
 
 def checked_status(content: Any) -> Mapping[str, Any]:

@@ -62,6 +62,8 @@ class StatusReport:
         self._process_space: Final = process_space()
         self._started_at: Final = _utc_now()
         self.unhealthy_after_s = 60.0
+        self.table_patterns: tuple[Sequence[str], Sequence[str]] = ((), ())
+        """The options `includeTables` and `excludeTables`, as they are in force."""
         self.http_address: str | None = None
         self._last = ""
 
@@ -91,6 +93,8 @@ class StatusReport:
             "started": self._started_at,
             "node_id": None if self._node.node_id is None else str(self._node.node_id),
             "contact_points": self._contact_points,
+            "include_tables": list(self.table_patterns[0]),
+            "exclude_tables": list(self.table_patterns[1]),
             "cassandra_problem": self._node.problem,
             "http": self.http_address,
             "segments": {str(each): place for each, place in places.items()},

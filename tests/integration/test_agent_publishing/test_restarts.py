@@ -44,6 +44,7 @@ def test_sighup_takes_over_what_can_change_and_says_what_cannot(
         wait_until(lambda: agent.log.read_text().count(line) > told, f"the log says {line!r}")
 
     reload(f"excludeTables: [{keyspace}.a]\nport: 1234\n", "restart the agent for: port")
+    wait_until(lambda: agent.status()["exclude_tables"] == [f"{keyspace}.a"], "the status has the patterns in force")
     write(session, f"{keyspace}.a", ["not seen"])
     write(session, f"{keyspace}.b", ["b"])
     topic_of(f"{keyspace}.b").wait_for(1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from cdc.health.agent_status import AgentStatus
 from cdc.health.findings import Level
 from cdc.health.left_out import left_out, left_out_by
 
@@ -42,17 +41,13 @@ def test_otherwise_there_is_nothing_to_tell(include: list[str], exclude: list[st
     assert not list(left_out(include, exclude, tables))
 
 
-def test_the_status_names_a_mistyped_pattern_by_the_file_that_has_it(tmp_path: Path) -> None:
+def test_the_status_names_a_mistyped_pattern_of_each_agent() -> None:
     """The status said that all is well. It does not repeat what is left out on purpose."""
-    file = tmp_path / "agent.yaml"
-    options = f"cdcRawDirectory: {tmp_path}\ncdcWorkingDir: /work\npulsarServiceUrl: pulsar://broker:6650\n"
-    file.write_text(f"{options}includeTables: [shpo.*]\n")
-    [pattern, tables] = left_out_by(str(file), _TABLES)
-    assert (pattern.level, pattern.subject) == (Level.WARNING, str(file))
+    url = "http://10.0.0.1:9465"
+    content = {"include_tables": ["shpo.*"], "exclude_tables": []}
+    [pattern, tables] = left_out_by(AgentStatus(url, content), _TABLES)
+    assert (pattern.level, pattern.subject) == (Level.WARNING, url)
     assert pattern.text == "includeTables: shpo.* matches no table of the cluster"
     assert tables.text.endswith("; it publishes nothing")
-    file.write_text(f"{options}includeTables: [shop.*]\n")
-    assert not list(left_out_by(str(file), _TABLES))
-    file.write_text("no: option\n")
-    assert not list(left_out_by(str(file), _TABLES))
-    assert not list(left_out_by("http://10.0.0.1:9465", _TABLES))
+    assert not list(left_out_by(AgentStatus(url, {"include_tables": ["shop.*"], "exclude_tables": []}), _TABLES))
+    assert not list(left_out_by(AgentStatus(url, {}), _TABLES)), "the agent is of an earlier version"

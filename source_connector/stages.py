@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from source_connector.encoding.projection import Projection
@@ -111,4 +110,4 @@ class Stages:
             message.reason,
         )
         self.metrics.counters["messages_dead_lettered"] += 1
-        self.dead_letters.write([DeadLetter.of_message(message)], partial(message.origin.settled, message, 1))
+        self.dead_letters.write([DeadLetter.of_message(message)], message.settle)

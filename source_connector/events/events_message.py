@@ -20,6 +20,7 @@ __all__ = [
     "Origin",
     "PendingEvent",
     "RawMessage",
+    "SettledEvents",
     "UnreadableMessage",
 ]
 
@@ -32,7 +33,25 @@ class Origin(Protocol):
     """The receiver of a message, which also acknowledges it."""
 
     def settled(self, message: EventsMessage | UnreadableMessage, events: int) -> None:
-        """Note that so many events of the message are settled. The last one acknowledges the message."""
+        """Note that so many events are settled: of the message, and of others that came with the same `SettledEvents`.
+
+        With the last one of its events, the message is acknowledged.
+        """
+
+
+@final
+class SettledEvents:
+    """Counts the settled events that the origin of their messages does not know of yet.
+
+    The origin learns of `together` events in one call, because it is not compiled. All messages of an origin share the
+    count: otherwise each message with an event that stays in work would keep the room of its settled ones.
+    """
+
+    __slots__ = ("count", "together")
+
+    def __init__(self, together: int = 1) -> None:
+        self.together = together
+        self.count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +65,15 @@ class RawMessage:
 
 @final
 class EventsMessage:
-    """One message. `identity` distinguishes it from all others, `unsettled` counts the events that the origin does not
-    know to be settled.
+    """One message. `identity` distinguishes it from all others, `unsettled` counts the events that are not settled.
 
     After `overtaken_after`, a time of `time.monotonic`, another instance may have processed its events. So a record
     that the broker has only later is checked. `raw` is set for a message of a DataStax agent: the kind of its event is
     a guess (`source_connector.events.datastax_events`).
-
-    The origin learns of `settled_together` settled events in one call, because it is not compiled.
     """
 
     __slots__ = (
         "_settled",
-        "_settled_together",
         "clearing",
         "header",
         "identity",
@@ -86,14 +101,13 @@ class EventsMessage:
         topic: str = "",
         origin: Origin | None = None,
         raw: RawMessage | None = None,
-        settled_together: int = 1,
+        settled: SettledEvents | None = None,
     ) -> None:
         self.identity = identity
         self.message_id = message_id
         self.topic = topic
         self.origin = origin
-        self._settled_together = settled_together
-        self._settled = 0
+        self._settled: Final = SettledEvents() if settled is None else settled
         self.overtaken_after = math.inf
         self.raw = raw
         self.clearing = content.clearing
@@ -126,12 +140,12 @@ class EventsMessage:
 
     def settle(self, events: int = 1) -> None:
         """Note that so many events of the message are settled."""
-        settled = self._settled + events
-        if self.origin is None or (settled < self._settled_together and settled != self.unsettled):
-            self._settled = settled
-            return
-        self._settled = 0
-        self.origin.settled(self, settled)
+        self.unsettled -= events
+        settled = self._settled
+        settled.count += events
+        if self.origin is not None and (self.unsettled == 0 or settled.count >= settled.together):
+            count, settled.count = settled.count, 0
+            self.origin.settled(self, count)
 
     def only(self, event: MutationEvent) -> MutationEvents:
         """A message that holds this event alone."""
@@ -206,6 +220,11 @@ class UnreadableMessage:
         self.reason: Final = reason
         self.origin: Final = origin
         self.unsettled = 1
+
+    def settle(self) -> None:
+        """Note that the message is settled."""
+        self.unsettled = 0
+        self.origin.settled(self, 1)
 
 
 @final

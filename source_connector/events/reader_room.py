@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from source_connector.events.events_message import SettledEvents
+
 __all__ = ["ReaderLimits", "ReaderRoom"]
 
 # The receiving thread gets its room back when so many events are settled, or when a message is done.
@@ -44,21 +46,32 @@ class ReaderRoom:
         self._changed: Final = threading.Condition()
         self._waiting = 0
         self._freed = 0
-        """Settled events that are not yet subtracted from `_waiting`. Used in the owner's thread only."""
+        """Settled events that are not yet subtracted from `_waiting`. Changed in the owner's thread only."""
+        self.settled: Final = SettledEvents(limits.settled_together)
+        """Settled events of the reader's messages that `settle` has not been told of. Changed by the owner's thread."""
 
     def add(self, events: int) -> None:
         """Note that so many events came."""
         with self._changed:
             self._waiting += events
+        self.settled.together = self._limits.settled_together  # fewer since there are more topics
 
     def wait(self, timeout_s: float) -> tuple[bool, bool]:
         """Wait for room. Return if there is room for another message, and if there was room without a wait."""
         with self._changed:
-            if self._waiting < self._limits.max_waiting_events:
+            if self._has_room():
                 return True, True
-            return self._changed.wait_for(
-                lambda: self._waiting < self._limits.max_waiting_events, timeout=timeout_s
-            ), False
+            return self._changed.wait_for(self._has_room, timeout=timeout_s), False
+
+    def _has_room(self) -> bool:
+        """True if another message may come.
+
+        A topic that is added makes the groups smaller. One that began before may already be large enough, and perhaps no
+        other event is settled to end it.
+        """
+        settled = self._freed + self.settled.count
+        freed = settled if settled >= self._limits.settled_together else 0
+        return self._waiting - freed < self._limits.max_waiting_events
 
     def wake(self) -> None:
         """End the wait."""
@@ -72,5 +85,5 @@ class ReaderRoom:
             with self._changed:
                 self._waiting -= self._freed
                 self._freed = 0
-                if self._waiting < self._limits.max_waiting_events:  # otherwise the thread would wake up in vain
+                if self._has_room():  # otherwise the thread would wake up in vain
                     self._changed.notify()

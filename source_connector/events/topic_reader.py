@@ -111,8 +111,7 @@ class TopicReader(Stage):
         self._consumer: pulsar.Consumer | None = None
 
     def settled(self, message: ReceivedMessage, events: int) -> None:
-        """Note that so many events of the message are settled. The last one acknowledges the message."""
-        message.unsettled -= events
+        """Note that so many events are settled. The message is acknowledged if one of them is its last one."""
         self._room.settle(events, is_last=message.unsettled == 0)
         if message.unsettled == 0:
             self._acknowledge(message)
@@ -244,7 +243,7 @@ class TopicReader(Stage):
                     content=content,
                     topic=topic,
                     origin=self,
-                    settled_together=self._limits.settled_together,
+                    settled=self._room.settled,
                 )
             key = base64.b64decode(raw.key, validate=True)
             event = self._datastax_schema(version).decode(key, raw.data, raw.properties)

@@ -159,7 +159,6 @@ class _Origin:
         self._neighbours = neighbours
 
     def settled(self, message: EventsMessage | DataStaxMessage | UnreadableMessage, events: int) -> None:
-        message.unsettled -= events
         self._neighbours.settled.append(events)
 
 

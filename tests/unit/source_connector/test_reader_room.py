@@ -36,6 +36,24 @@ def test_the_wait_ends_when_room_is_made() -> None:
     assert full.wait(60) == IN_TIME
 
 
+def test_a_topic_that_is_added_gives_back_the_settled_events_of_a_larger_group() -> None:
+    """The events that are left may wait for long, so that no later event ends the group."""
+    limits = ReaderLimits(LIMIT)
+    limits.add_topic()
+    made = ReaderRoom(limits)
+    made.add(LIMIT)
+    made.settle(LIMIT - 50, is_last=False)
+    made.settle(20, is_last=False)
+    made.settled.count = 5
+    for _ in range(9):
+        limits.add_topic()
+    assert limits.max_waiting_events == 40
+    assert made.wait(0) == FREE
+    made.add(15)
+    assert made.wait(0) == FULL
+    assert made.settled.together == limits.settled_together
+
+
 def test_topics_share_what_may_wait() -> None:
     """Each topic may have at least one event, and one message that the client prefetches."""
     limits = ReaderLimits(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +29,10 @@ class Consumer:
         self.delivered: list[pulsar.Message] = []
         self.acknowledged: list[int] = []
 
-    def deliver(self, entry: int) -> None:
-        """Deliver the message of this entry: one event, whose key is the entry."""
+    def deliver(self, entry: int, events: int) -> None:
+        """Deliver the message of this entry: so many events of one key, which is the entry."""
         (waiting,) = pending(event(entry))
-        data = encode_events(waiting.message.only(waiting.event))
+        data = encode_events(replace(waiting.message.only(waiting.event), events=(waiting.event,) * events))
         message = pulsar.Message._wrap(_pulsar.MessageBuilder().content(data).build())
         message.topic_name = lambda: "events-partition-0"
         message.message_id = lambda: pulsar.MessageId(0, 1, entry, -1)
@@ -63,8 +64,8 @@ class Case:
         self.consumer = Consumer()
         self.reader._consumer = cast("Any", self.consumer)
 
-    def receive(self, entry: int) -> None:
-        self.consumer.deliver(entry)
+    def receive(self, entry: int, events: int = 1) -> None:
+        self.consumer.deliver(entry, events)
         self.reader._receive(cast("Any", self.consumer))
 
     def taken(self) -> EventsMessage:
@@ -118,3 +119,13 @@ def test_a_schema_that_is_no_record_makes_its_messages_unreadable(monkeypatch: p
     (message,) = case.posted
     assert isinstance(message, UnreadableMessage)
     assert message.reason == "events: schema version 3 is no Avro schema (it is no record)"
+
+
+def test_events_that_stay_in_work_leave_room_for_the_others_of_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that cannot be read has an event in each message. A message of five events keeps room for one, not for five."""
+    case = Case(monkeypatch, is_shared=False)
+    for entry in range(30):
+        case.receive(entry, events=5)
+        case.taken().settle(4)
+    assert case.consumer.acknowledged == []
+    assert case.reader._room.wait(0) == (True, True)

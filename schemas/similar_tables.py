@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas.hints import MOST_NAMES, names_hint
 
-__all__ = ["hint_of", "missing_table_text"]
+__all__ = ["hint_of", "is_of_cluster", "missing_table_text"]
 
 # Users may have keyspaces whose names begin with "system", too.
 _OF_CLUSTER: Final = frozenset(
@@ -30,10 +30,15 @@ def hint_of(name: str, tables: Iterable[str]) -> str:
 
     It does not name tables of the cluster itself (`system`, `system_schema`, ...).
     """
-    users = sorted(each for each in tables if each.partition(".")[0] not in _OF_CLUSTER)
+    users = sorted(each for each in tables if not is_of_cluster(each.partition(".")[0]))
     near = _similar(name, users)
     in_keyspace = [each for each in users if each.startswith(f"{name.partition('.')[0]}.")]
     return names_hint(near, in_keyspace, kind="tables", without=", and no table has a similar name")
+
+
+def is_of_cluster(keyspace: str) -> bool:
+    """Return True for a keyspace of the cluster itself, such as `system_schema`."""
+    return keyspace in _OF_CLUSTER
 
 
 def _similar(name: str, tables: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from cdc.health.sources import SourceView, names_in, sources_of, with_starts
 from cdc.health.tables import dead_letters, expiries, gaps, tables
 from cdc.health.unread_events import unread_events
 from cdc.health.unwritten_events import unwritten_events
-from cdc.health.wanted_tables import cdc_statement, not_captured
+from cdc.health.wanted_tables import cdc_statement, is_of_system, not_captured
 from schemas.similar_tables import hint_of
 
 __all__ = ["is_of_other_cluster", "line_status", "uncaptured"]
@@ -165,9 +165,13 @@ def uncaptured(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Findi
 
 
 def _patterns(source: SourceView, tables: Mapping[str, bool]) -> Iterator[Finding]:
-    """A finding for each pattern that selects none of these tables. The source says nothing about it."""
+    """A finding for each pattern that selects none of these tables. The source says nothing about it.
+
+    Cassandra's own tables have no CDC.
+    """
+    users = sorted(name for name in tables if not is_of_system(name.partition(".")[0]))
     for pattern in patterns_of(source):
-        found = [name for name in sorted(tables) if fnmatchcase(name, pattern)]
+        found = [name for name in users if fnmatchcase(name, pattern)]
         if not found:
             remedy = f"correct its option tables with pulsar-admin sources update {source.arguments}, unless its table is still to come"
             yield warning(source.name, f"its pattern {pattern} matches no table{hint_of(pattern, tables)}", remedy)

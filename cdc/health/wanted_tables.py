@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
 from cdc.health.findings import Finding, failure
+from change_agent.segments.segment_rotation import ROTATION_KEYSPACE
 from schemas.cql_identifier import cql_identifier
+from schemas.similar_tables import is_of_cluster
 
 __all__ = ["NOT_CAPTURED", "cdc_statement", "is_of_system", "not_captured"]
 
 NOT_CAPTURED: Final = "has cdc = false: its changes are not captured"
-_SYSTEM: Final = re.compile(r"system(_.*)?|cdc_agent_rotation")
 
 
 def not_captured(tables: Mapping[str, bool], wanted: Sequence[str]) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def not_captured(tables: Mapping[str, bool], wanted: Sequence[str]) -> Iterator[
 
 def is_of_system(keyspace: str) -> bool:
     """Return True for a keyspace that is Cassandra's own, or the agent's."""
-    return _SYSTEM.fullmatch(keyspace) is not None
+    return is_of_cluster(keyspace) or keyspace == ROTATION_KEYSPACE
 
 
 def cdc_statement(table: str) -> str:

@@ -126,6 +126,14 @@ def test_a_pattern_of_a_source_that_selects_no_table_is_told() -> None:
     assert not list(uncaptured(_running("crm.*"), {}))
 
 
+def test_a_pattern_of_all_tables_is_not_about_cassandras_own() -> None:
+    """The remedy was to give system.local CDC, which Cassandra refuses."""
+    [off] = uncaptured(_running("*.*"), {"system.local": False, "users.t": False, "cdc_agent_rotation.t": True})
+    assert off.remedy == "ALTER TABLE users.t WITH cdc = true;"
+    [missing] = uncaptured(_running("*.*"), {"system.local": False})
+    assert missing.text.startswith("its pattern *.* matches no table")
+
+
 @pytest.mark.parametrize(
     ("options", "is_other"),
     [
@@ -727,6 +735,13 @@ def test_the_status_names_the_wanted_tables_that_are_not_captured() -> None:
     assert (missing.subject, missing.text) == ("system.*", "no table matches this pattern")
     assert not list(not_captured(tables, []))
     assert not list(not_captured({}, ["shop.*"]))
+
+
+def test_a_users_keyspace_may_begin_like_those_of_cassandra() -> None:
+    """The status and the doctor said that no table matches the pattern."""
+    tables = {"system_shop.orders": True, "shop.orders": True, "system.peers": False}
+    assert not list(not_captured(tables, ["system_shop.*"]))
+    assert not list(uncaptured(_running("system_shop.*"), tables))
 
 
 def test_the_doctor_does_not_pass_an_agent_that_is_not_there(tmp_path: Path) -> None:

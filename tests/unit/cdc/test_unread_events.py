@@ -8,6 +8,8 @@ import pytest
 
 from cdc.health.findings import Finding, Level
 from cdc.health.line_config import LineConfig
+from cdc.health.line_status import _Answer, _sources
+from cdc.health.nodes import Cluster
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.sources import SourceView
 from cdc.health.unread_events import unread_events
@@ -62,3 +64,17 @@ def test_a_source_that_waits_is_named_although_another_one_reads_the_table() -> 
 def test_other_sources_are_not_named(source: SourceView, stats: Page, topics: tuple[str, ...]) -> None:
     """What nobody reads with the agents' subscription is a finding of the table."""
     assert not _found(source, stats, topics)
+
+
+def test_a_topic_whose_broker_fails_does_not_hide_the_states_of_the_sources() -> None:
+    """The whole section was one failure about the topic, also when a source was down."""
+    sources = [_source("audit"), _source("sub", is_running=False)]
+    answer = _Answer([_TOPIC], sources, None, None)
+    pages = {f"{_PAGES}/partitions": page({"reason": "no bookie"}, 500)}
+    with serving(pages) as url:
+        config = LineConfig.from_mapping({"pulsarAdminUrl": url})
+        with PulsarService(config) as service:
+            found = _sources(service, config, answer, Cluster(port=9042, tables={"shop.orders": True}), 0.0)
+    states = [("audit", Level.OK), ("audit", Level.FAILURE), ("", Level.FAILURE)]
+    assert [(each.subject, each.level) for each in found] == states
+    assert "no bookie" in found[-1].text

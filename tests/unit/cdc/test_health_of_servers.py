@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -520,6 +520,29 @@ def test_a_data_topic_is_found_by_the_options_of_its_source(options: dict[str, o
     assert (events.level, found.level, found.subject) == (Level.OK, Level.WARNING, short)
     assert found.text.startswith("the message TTL drops records")
     assert deleted == found
+
+
+@pytest.mark.parametrize(("ahead_s", "ago_s", "is_named"), [(40, 1, False), (40, 30, True), (0, 30, True)])
+def test_a_busy_table_does_not_stall_because_the_clock_of_this_machine_is_wrong(
+    ahead_s: int, ago_s: int, is_named: bool
+) -> None:
+    """It always has a backlog. The last acknowledgement was a second ago, and seemed to be 41 s ago."""
+    pages = _line_of_orders({"tables": "shop.*"}, "unused", "public/default/data-shop.orders", {})
+    broker_s = datetime(2026, 11, 23, 17, 10, 5, tzinfo=UTC).timestamp()  # the Date of all answers
+    since_ms = int((broker_s - ago_s) * 1000)
+    subscription = {
+        "msgBacklog": 1,
+        "earliestMsgPublishTimeInBacklog": since_ms,
+        "lastAckedTimestamp": since_ms,
+        "consumers": [{"connectedSince": "2026-11-23T09:00:00.000Z"}],
+    }
+    stats = page({"subscriptions": {"sub": subscription}})
+    pages["/admin/v2/persistent/public/default/cdc-events-shop.orders/partitioned-stats"] = stats
+    pages["/admin/v2/brokers/version"] = Page(b"4.0.10")
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        topics = service.topics("public/default")
+        table, *_ = tables(service, config, topics, sources_of(service), broker_s + ahead_s)
+    assert ("none of its events was acknowledged" in table.text) is is_named
 
 
 @pytest.mark.parametrize(("minutes", "megabytes", "said"), [(0, 0, 1), (0, 512, 1), (-1, -1, 0), (60, 512, 0)])

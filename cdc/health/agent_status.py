@@ -284,7 +284,8 @@ class AgentStatus:
         seconds = self.number("cdc_raw_seconds_to_full")
         # An agent of an earlier version does not say how many of them are elsewhere.
         elsewhere = self.number("segments_not_deleted_elsewhere")
-        if kept := self.number("segments_not_deleted") - elsewhere:
+        # It counts the one after the other: for a moment there may be more of them elsewhere than in all.
+        if (kept := self.number("segments_not_deleted") - elsewhere) > 0:
             text = f"{kept:,.0f} finished segments cannot be deleted, so cdc_raw fills up"
             yield failure(self.place, text, "its log has the reason; let its user write in cdc_raw (docs/install.md)")
         if elsewhere:

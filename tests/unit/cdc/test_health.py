@@ -504,6 +504,8 @@ def test_the_folder_of_finished_segments_that_stay_is_named() -> None:
     [raw, spilled] = _agent(1, metrics=metrics | {"segments_not_deleted": 5})
     assert raw.text == "3 finished segments cannot be deleted, so cdc_raw fills up"
     assert spilled.text == text
+    [spilled] = _agent(1, metrics=metrics | {"segments_not_deleted": 0})
+    assert spilled.text == text
 
 
 def test_two_troubles_of_an_agent_are_two_findings() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from schemas.mutation_event import MutationKind, RangeBounds
+from schemas.mutation_event import EXPIRY_SEGMENT_ID, SNAPSHOT_SEGMENT_ID, MutationKind, RangeBounds
 from source_connector.encoding.projection import Projection
 from source_connector.rows.publication import event_time_ms, marker_properties, row_properties, survivor_properties
 from tests.unit.source_connector.events import NODE, event, int32, pending, table
@@ -21,6 +21,30 @@ def test_a_row_tells_its_change() -> None:
     assert row_properties(projection, pending(event(writetime_us=5))) == {**COMMON, "kind": "row", "writetime": "5"}
     expiring = row_properties(projection, pending(event(writetime_us=5, expiry_time_s=77)))
     assert expiring == {**COMMON, "kind": "row", "writetime": "5"}
+
+
+@pytest.mark.parametrize("segment_id", [0, 7, SNAPSHOT_SEGMENT_ID, EXPIRY_SEGMENT_ID])
+@pytest.mark.parametrize("writetime_us", [None, 5])
+@pytest.mark.parametrize("table_id", [UUID(int=1), UUID(int=2)])
+@pytest.mark.parametrize("generation", [None, 30])
+def test_a_row_has_the_same_properties_on_the_short_path(
+    generation: int | None, table_id: UUID, writetime_us: int | None, segment_id: int
+) -> None:
+    """The usual row takes the short path. The properties of all rows come in one order."""
+    events = pending(event(writetime_us=writetime_us), table_id=table_id, segment_id=segment_id)
+    is_of_this_life = generation is not None and table_id == UUID(int=1)
+    expected = {
+        "kind": "row",
+        "table_id": str(table_id),
+        "node": str(NODE),
+        "segpos": f"{segment_id}:100",
+        "table_generation": "30" if is_of_this_life else None,
+        "snapshot": "true" if segment_id == SNAPSHOT_SEGMENT_ID else None,
+        "expiry": "true" if segment_id == EXPIRY_SEGMENT_ID else None,
+        "writetime": None if writetime_us is None else "5",
+    }
+    found = row_properties(Projection(table(generation=generation)), events)
+    assert list(found.items()) == [(name, value) for name, value in expected.items() if value is not None]
 
 
 def test_a_static_row_names_the_static_columns() -> None:

@@ -204,10 +204,8 @@ def _clock(subject: str, apart_s: float) -> Finding:
 
 def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
     """Findings about the tables with CDC, and for each table without it the statement that enables it."""
-    found: dict[str, bool] = {}
-    for row in schema.get("tables", ()):
-        if not is_of_system(str(row["keyspace_name"])):
-            found[f"{row['keyspace_name']}.{row['table_name']}"] = bool(row.get("cdc"))
+    known = {f"{row['keyspace_name']}.{row['table_name']}": bool(row.get("cdc")) for row in schema.get("tables", ())}
+    found = {table: has_cdc for table, has_cdc in known.items() if not is_of_system(table.partition(".")[0])}
     if not schema:
         return
     captured = sorted(table for table, has_cdc in found.items() if has_cdc)
@@ -224,7 +222,7 @@ def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted
     else:
         yield failure("tables", "no table has cdc = true: nothing is captured", "ALTER TABLE ks.table WITH cdc = true;")
     if wanted:
-        yield from not_captured(found, wanted)
+        yield from not_captured(known, wanted)
         return
     for table in others[:_MOST_TABLES]:
         yield warning(table, NOT_CAPTURED, f"if they are wanted: {cdc_statement(table)}")

@@ -21,9 +21,9 @@ def not_captured(tables: Mapping[str, bool], wanted: Sequence[str]) -> Iterator[
 
     `tables`: all tables of the cluster by `keyspace.table`, with their option `cdc`; empty if they are not known.
     """
-    users = {table: has_cdc for table, has_cdc in tables.items() if not is_of_system(table.partition(".")[0])}
-    if not users:
+    if not tables:
         return
+    users = {table: has_cdc for table, has_cdc in tables.items() if not is_of_system(table.partition(".")[0])}
     for table in sorted(users):
         if not users[table] and any(fnmatchcase(table, pattern) for pattern in wanted):
             yield failure(table, NOT_CAPTURED, cdc_statement(table))

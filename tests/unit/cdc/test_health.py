@@ -739,6 +739,14 @@ def test_the_status_names_the_wanted_tables_that_are_not_captured() -> None:
     assert not list(not_captured({}, ["shop.*"]))
 
 
+def test_a_wanted_table_is_missing_also_where_no_user_has_a_table() -> None:
+    """A cluster that was just made has only Cassandra's own tables: the status said that all is well."""
+    [missing] = not_captured({"system.local": False}, ["shop.*"])
+    assert (missing.subject, missing.text) == ("shop.*", "no table matches this pattern")
+    schema = {"tables": [{"keyspace_name": "system", "table_name": "local", "cdc": False}]}
+    assert missing in list(captured_tables(schema, ["shop.*"]))
+
+
 def test_a_users_keyspace_may_begin_like_those_of_cassandra() -> None:
     """The status and the doctor said that no table matches the pattern."""
     tables = {"system_shop.orders": True, "shop.orders": True, "system.peers": False}

@@ -19,10 +19,11 @@ __all__ = ["unread_events"]
 def unread_events(
     service: PulsarService, sources: Sequence[SourceView], tables: Iterable[str], topics: Collection[str], kept: str
 ) -> Iterator[Finding]:
-    """A finding for each running source without a consumer on the first events topic of its tables.
+    """A finding for each running source that reads neither the first nor the last events topic of its tables.
 
-    Such a source waits, for example for Cassandra. `tables`: those of the cluster, as `keyspace.table`. `topics`: all of
-    the line's namespaces. `kept`: the subscription that the agents keep.
+    Such a source waits, for example for Cassandra. One that reads others finds a new table some seconds later. `tables`:
+    those of the cluster, as `keyspace.table`. `topics`: all of the line's namespaces. `kept`: the subscription that the
+    agents keep.
     """
     names = sorted(tables)
     for source in sources:
@@ -30,7 +31,7 @@ def unread_events(
         if not source.running or not reads or reads[0][1] == kept:
             continue
         topic, subscription = reads[0]
-        if not _has_consumer(service, topic, subscription):
+        if not any(_has_consumer(service, each, subscription) for each in dict.fromkeys((topic, reads[-1][0]))):
             text = f"runs, and does not read {topic.rpartition('/')[2]} with its subscription {subscription}"
             yield warning(source.name, text, f"it waits: {waits_for(source)}")
 

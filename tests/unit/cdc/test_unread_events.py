@@ -78,3 +78,20 @@ def test_a_topic_whose_broker_fails_does_not_hide_the_states_of_the_sources() ->
     states = [("audit", Level.OK), ("audit", Level.FAILURE), ("", Level.FAILURE)]
     assert [(each.subject, each.level) for each in found] == states
     assert "no bookie" in found[-1].text
+
+
+@pytest.mark.parametrize(("reader", "is_named"), [("audit", False), ("sub", True)])
+def test_a_source_that_has_not_found_a_new_table_yet_is_not_named(reader: str, is_named: bool) -> None:
+    """It looks for tables every 5 s. Until then it was said to wait, perhaps for a wrong address of Cassandra."""
+    new = "/admin/v2/persistent/public/default/cdc-events-shop.new"
+    one = page({"partitions": 1})
+    pages = {
+        f"{new}/partitions": one,
+        f"{new}/partitioned-stats": _stats("sub"),
+        f"{_PAGES}/partitions": one,
+        f"{_PAGES}/partitioned-stats": _stats(reader),
+    }
+    topics = (_TOPIC.replace("orders", "new"), _TOPIC)
+    with serving(pages) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
+        found = list(unread_events(service, [_source("audit")], ["shop.new", "shop.orders"], topics, "sub"))
+    assert [each.subject for each in found] == ["audit"] * is_named

@@ -37,7 +37,7 @@ def read_events(data: bytes) -> MutationEvents:
 
 @lru_cache(maxsize=1024)
 def _uuid(text: str) -> UUID:
-    """The UUID. The nodes of reads are compared often: for one object that takes no call of a function of Python."""
+    """The UUID: one object for equal texts. Reads compare their nodes, and `==` of two UUIDs calls a function of Python."""
     return UUID(text)
 
 

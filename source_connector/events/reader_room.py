@@ -66,8 +66,8 @@ class ReaderRoom:
     def _has_room(self) -> bool:
         """True if another message may come.
 
-        A topic that is added makes the groups smaller. One that began before may already be large enough, and perhaps no
-        other event is settled to end it.
+        A topic that is added makes the groups smaller. A group that began before may then be large enough, and perhaps no
+        further event is settled that would end it.
         """
         settled = self._freed + self.settled.count
         freed = settled if settled >= self._limits.settled_together else 0

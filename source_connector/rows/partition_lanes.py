@@ -77,32 +77,33 @@ class Work:
 class _Lane:
     """One partition: the events that may not start yet, and the work that is not finished, which later events wait for."""
 
-    __slots__ = ("_only", "_others", "held_back", "is_exclusive")
+    __slots__ = ("_first", "_others", "held_back", "is_exclusive")
 
     def __init__(self) -> None:
         self.held_back: deque[PendingEvent] | None = None
         """Created for the first event, because most partitions never hold one back."""
         self.is_exclusive = False
-        # Most partitions have work on one key only, and a dictionary costs more than all the rest of a lane.
-        self._only: Work | None = None
+        # Most partitions have work on one key. A dictionary for it would cost more than all the rest of a lane, so only
+        # the work on further keys is in one.
+        self._first: Work | None = None
         self._others: dict[bytes, Work] | None = None
 
     @property
     def is_idle(self) -> bool:
         """True when no work is to be finished."""
-        return self._only is None and not self._others
+        return self._first is None and not self._others
 
     def work_on(self, key: bytes) -> Work | None:
         """The unfinished work on the key."""
-        only = self._only
-        if only is not None and only.key == key:
-            return only
+        first = self._first
+        if first is not None and first.key == key:
+            return first
         return None if self._others is None else self._others.get(key)
 
     def begin(self, work: Work) -> None:
         """Add work on a key that no other work is on."""
-        if self._only is None:
-            self._only = work
+        if self._first is None:
+            self._first = work
             return
         if self._others is None:
             self._others = {}
@@ -110,17 +111,17 @@ class _Lane:
 
     def finish(self, key: bytes) -> list[PendingEvent] | None:
         """Remove the work on the key. Return the events that waited for it. Raises KeyError if there is none."""
-        only = self._only
-        if only is not None and only.key == key:
-            self._only = None
-            return only.behind
+        first = self._first
+        if first is not None and first.key == key:
+            self._first = None
+            return first.behind
         if self._others is None:
             raise KeyError(key)
         return self._others.pop(key).behind
 
     def waiting(self) -> list[PendingEvent]:
         """All events that wait, for work or in the order of the partition."""
-        works = [] if self._only is None else [self._only]
+        works = [] if self._first is None else [self._first]
         if self._others is not None:
             works += self._others.values()
         found = [pending for work in works for pending in work.behind or ()]

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import httpx
 import pulsar
+import tenacity
 
 from cdc.rest import rest
 from schemas.mutation_event import (
@@ -26,6 +27,7 @@ __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 _TIMEOUT_S: Final = 180.0
 _SHORTEST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.3
+_OPERATION_TIMEOUT_S: Final = 30
 _PAUSES_AS_LONG: Final = 4
 """A pause is this many times as long as the check of the condition took, within the limits above."""
 
@@ -64,10 +66,9 @@ class EventsTopic:
     def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
         self.topic = topic
         self._admin_url = admin_url
-        # The client's default of 30 s is too short for a broker on a busy machine.
         self._client = pulsar.Client(
             service_url,
-            operation_timeout_seconds=120,
+            operation_timeout_seconds=_OPERATION_TIMEOUT_S,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
         self._readers: list[pulsar.Reader] = []
@@ -90,7 +91,7 @@ class EventsTopic:
         """Read all messages that are there now, and return all events so far."""
         if not self._readers:
             names = partitions_of(self._admin_url, self.topic)
-            self._readers = [self._client.create_reader(name, pulsar.MessageId.earliest) for name in names]
+            self._readers = [self._reader_of(name) for name in names]
         for partition, reader in enumerate(self._readers):
             while reader.has_message_available():
                 received = reader.read_next(timeout_millis=60_000)
@@ -104,6 +105,14 @@ class EventsTopic:
                     for each in message.events
                 ]
         return self.events
+
+    # While the broker creates a partition, it may answer a reader with a temporary error. The client logs it, and does
+    # not retry: it waits for its timeout. On a busy machine an attempt may need its whole time, too.
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(pulsar.Timeout), stop=tenacity.stop_after_attempt(4), reraise=True
+    )
+    def _reader_of(self, partition: str) -> pulsar.Reader:
+        return self._client.create_reader(partition, pulsar.MessageId.earliest)
 
     def wait_for(self, count: int, timeout_s: float = _TIMEOUT_S) -> list[TopicEvent]:
         """Wait until there are `count` events, and return all events."""

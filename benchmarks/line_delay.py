@@ -1,10 +1,11 @@
 """Measures the delay from insert to events topic and data topic, ours and DataStax's, with Cassandra's default sync of
 10 s.
 
-    python -m benchmarks.line_delay [--rate 20 --rate 1000] [--seconds 30] [--turns 3] [--rival-agent JAR --rival-nar NAR] [--json]
+    python -m benchmarks.line_delay [--rate 20 --rate 1000] [--seconds 30] [--turns 3] [--cassandra 5.0] [--rival-agent JAR --rival-nar NAR] [--json]
 
-Each line has its own Cassandra 4.0. All share one Pulsar, and all servers have both of the JVM's compilers. The lines
-run in turns: ours with `readUnsynced`, ours without it, DataStax's with its defaults, then again. A delay begins with
+Each line has its own Cassandra: 4.0 beside DataStax's agent, which does not start on newer ones, otherwise 5.0. All share
+one Pulsar, and all servers have both of the JVM's compilers. The lines run in turns: ours with `readUnsynced`, ours
+without it, DataStax's with its defaults, then again. A delay begins with
 the write time of the row, which the coordinator sets, and ends with the publish time, which has milliseconds. Rows that
 are written while the JVMs warm up do not count.
 """
@@ -65,8 +66,11 @@ class Measured:
 class _Bench:
     """Runs the lines in turn: each has its own node, agent and sources, and all use one Pulsar."""
 
-    def __init__(self, sandbox: Sandbox, jar: Path | None, nar: Path | None, warm_s: float, seconds: float) -> None:
+    def __init__(
+        self, sandbox: Sandbox, cassandra: str, jar: Path | None, nar: Path | None, warm_s: float, seconds: float
+    ) -> None:
         self._sandbox: Final = sandbox
+        self._cassandra: Final = cassandra
         self._jar: Final = jar
         self._nar: Final = nar
         self._warm_s: Final = warm_s
@@ -87,7 +91,7 @@ class _Bench:
             url = self._sandbox.pulsar.service_url
             more = [f"-javaagent:{self._jar.absolute()}=pulsarServiceUrl={url},topicPrefix={prefix}"]
         options = SandboxOptions(
-            cassandra=RIVAL_CASSANDRA,
+            cassandra=RIVAL_CASSANDRA if line == _RIVAL else self._cassandra,
             pulsar=False,
             commitlog_sync_ms=_DEFAULT_SYNC_MS,
             commitlog_segment_mb=32,
@@ -232,6 +236,11 @@ def _medians(found: Sequence[Measured]) -> Iterator[str]:
     help="Writes a second.",
 )
 @click.option(
+    "--cassandra",
+    type=click.Choice(["5.0", "4.1", "4.0"]),
+    help="Version of Cassandra for our lines.  [default: 4.0 beside DataStax's agent, otherwise 5.0]",
+)
+@click.option(
     "--rival-agent", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Jar of DataStax's agent."
 )
 @click.option("--rival-nar", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="DataStax's connector.")
@@ -241,6 +250,7 @@ def main(
     warm: float,
     turns: int,
     rates: tuple[float, ...],
+    cassandra: str | None,
     rival_agent: Path | None,
     rival_nar: Path | None,
     as_json: bool,
@@ -252,7 +262,8 @@ def main(
         rest().post(
             f"{sandbox.pulsar.admin_url}/admin/v2/namespaces/public/default/retention", json=retention
         ).raise_for_status()
-        bench = _Bench(sandbox, rival_agent, rival_nar, warm, seconds)
+        version = cassandra or ("5.0" if rival_agent is None else RIVAL_CASSANDRA)
+        bench = _Bench(sandbox, version, rival_agent, rival_nar, warm, seconds)
         for _ in range(turns):
             for line in bench.lines():
                 for each in bench.run(line, rates):

@@ -2,9 +2,11 @@
 profile.
 
 Each run of the agent has its own backlog (benchmarks/backlog.py), working directory and topics, so that runs can be
-repeated. The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours.
+repeated. The first run is a warm-up of the broker and does not count. DataStax's agent runs in turns with ours. So does,
+with `--read-unsynced`, our agent with this option.
 
-    python -m benchmarks.drain [--events 200000] [--runs 3] [--no-memory] [--no-profile] [--rival-agent JAR] [--json]
+    python -m benchmarks.drain [--events 200000] [--runs 3] [--read-unsynced] [--no-memory] [--no-profile]
+        [--rival-agent JAR] [--json]
 
 CPU is user and system time of the agent's process. Memory is its largest PSS, and its largest resident set as the
 kernel counts it. The machine also runs the servers, so each line has the load average.
@@ -92,7 +94,7 @@ class Drainer:
         self._number = 0
         self.profile: list[str] = []
 
-    def run(self, backlog: Backlog, *, with_profile: bool = False) -> Drain:
+    def run(self, backlog: Backlog, *, with_profile: bool = False, read_unsynced: bool = False) -> Drain:
         """Start a new agent that publishes the whole backlog, and measure it."""
         self._number += 1
         folder = self._folder / str(self._number)
@@ -103,6 +105,7 @@ class Drainer:
             folder / "agent",
             cdcRawDirectory=str(folder / "cdc_raw"),
             topicPrefix=f"persistent://public/default/drain{self._number}-",
+            readUnsynced=read_unsynced,
         )
         agent.start()
         profiler = Profiler(agent.pid) if with_profile else None
@@ -178,6 +181,18 @@ def verdict(results: Sequence[Drain], rival: Sequence[RivalFigures]) -> str:
     return "\n".join([ours, *lines, bars])
 
 
+def effect_of_unsynced(results: Sequence[Drain], unsynced: Sequence[Drain]) -> list[str]:
+    """The runs with `readUnsynced`, and the ratio of their medians to those without; no line without such runs."""
+    if not unsynced:
+        return []
+    rates, cpus = (
+        [median(each.events_per_s for each in runs) for runs in (unsynced, results)],
+        [median(each.cpu_us_per_event for each in runs) for runs in (unsynced, results)],
+    )
+    ratios = f"with readUnsynced: {rates[0] / rates[1]:.3f} of the rate, {cpus[0] / cpus[1]:.3f} of the CPU"
+    return ["with readUnsynced, in turns with the others:", *(each.line for each in unsynced), ratios]
+
+
 @click.command()
 @click.option("--events", default=200_000, show_default=True, type=click.IntRange(10_000), help="Of each backlog.")
 @click.option(
@@ -187,13 +202,22 @@ def verdict(results: Sequence[Drain], rival: Sequence[RivalFigures]) -> str:
     type=click.IntRange(1),
     help="Runs that count, of ours and of DataStax's agent.",
 )
+@click.option("--read-unsynced", is_flag=True, help="Also measure our agent with readUnsynced, in turns.")
 @click.option("--memory/--no-memory", default=True, help="Memory by size of backlog (up to a million) and segments.")
 @click.option("--profile/--no-profile", default=True, help="One more run, with py-spy where it is installed.")
 @click.option(
     "--rival-agent", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Jar of DataStax's agent."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(events: int, runs: int, memory: bool, profile: bool, rival_agent: Path | None, as_json: bool) -> None:
+def main(
+    events: int,
+    runs: int,
+    read_unsynced: bool,
+    memory: bool,
+    profile: bool,
+    rival_agent: Path | None,
+    as_json: bool,
+) -> None:
     """Measure the agent's throughput."""
     backlog = Backlog(events=events, segment_bytes=_SEGMENT)
     options = SandboxOptions(
@@ -202,18 +226,20 @@ def main(events: int, runs: int, memory: bool, profile: bool, rival_agent: Path 
     with tempfile.TemporaryDirectory() as folder, Sandbox(options) as sandbox:
         drainer = Drainer(sandbox, Path(folder))
         drainer.run(backlog)
-        results, rival = [], []
+        results, unsynced, rival = [], [], []
         for turn in range(runs):
             results.append(drainer.run(backlog))
+            unsynced += [drainer.run(backlog, read_unsynced=True)] if read_unsynced else []
             rival += [] if rival_agent is None else measure_rival(rival_agent, sandbox, events, turn)
         by_size = [drainer.run(each) for each in _MEMORY_RUNS] if memory else []
         if profile:
             drainer.run(backlog, with_profile=True)
     if as_json:
-        found = {"runs": [asdict(each) for each in results], "memory": [asdict(each) for each in by_size]}
-        click.echo(json.dumps({**found, "profile": drainer.profile, "rival": [asdict(each) for each in rival]}))
+        ours = {"runs": results, "unsynced": unsynced, "memory": by_size}
+        figures = {name: [asdict(each) for each in runs] for name, runs in ours.items()}
+        click.echo(json.dumps({**figures, "profile": drainer.profile, "rival": [asdict(each) for each in rival]}))
         return
-    lines = [each.line for each in results]
+    lines = [*(each.line for each in results), *effect_of_unsynced(results, unsynced)]
     if by_size:
         lines += ["memory, by backlog and by segments:", *(each.line for each in by_size)]
     click.echo("\n".join([*lines, *drainer.profile, *map(str, rival), verdict(results, rival)]))

@@ -153,7 +153,7 @@ class TableLine(TaskOwner):
         for unreadable in self._table.understood():
             self._stages.set_aside(unreadable)
         self._clearings.work()
-        while self._life.lanes.has_startable and self._may_start():
+        while self._life.has_startable() and self._may_start():
             self._start(self._life.lanes.next_startable())
 
     def _may_start(self) -> bool:
@@ -338,7 +338,7 @@ class TableLine(TaskOwner):
 
     @property
     def partitions_in_work(self) -> int:
-        """Partitions of the table with events that are not settled."""
+        """Partitions of the table with events that are decoded and not settled."""
         return len(self._life.lanes)
 
     def check_schema(self) -> None:

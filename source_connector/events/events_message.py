@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from schemas.mutation_event import MutationEvent, MutationEvents
 from source_connector.events.datastax_events import DataStaxEvent
+from source_connector.events.events_reader import LaterEvents
 
 if TYPE_CHECKING:
     import pulsar
@@ -69,10 +70,11 @@ class EventsMessage:
 
     After `overtaken_after`, a time of `time.monotonic`, another instance may have processed its events. So a record
     that the broker has only later is checked. `raw` is set for a message of a DataStax agent: the kind of its event is
-    a guess (`source_connector.events.datastax_events`).
+    a guess (`source_connector.events.datastax_events`). `later` are events that follow those of the content.
     """
 
     __slots__ = (
+        "_later",
         "_settled",
         "clearing",
         "header",
@@ -102,6 +104,7 @@ class EventsMessage:
         origin: Origin | None = None,
         raw: RawMessage | None = None,
         settled: SettledEvents | None = None,
+        later: LaterEvents | None = None,
     ) -> None:
         self.identity = identity
         self.message_id = message_id
@@ -119,14 +122,17 @@ class EventsMessage:
         self.table_id = content.table_id
         self.table_id_bytes = content.table_id.bytes
         self.pending = [PendingEvent(event, self) for event in content.events]
+        """The events that are decoded and not taken yet."""
+        self._later = later
         # A clearing is settled like an event. A message without either is acknowledged at once.
-        self.unsettled = len(content.events) + (content.clearing is not None)
+        self.unsettled = len(content.events) + (content.clearing is not None) + (0 if later is None else later.left)
 
     def column_names(self) -> frozenset[str]:
         """All columns that the events name, before they are taken."""
         # By id: events share a few tuples, and the hash of a tuple costs as much as it has columns.
         sets = {id(pending.event.columns): pending.event.columns for pending in self.pending}
-        return frozenset[str]().union(*sets.values())
+        later = frozenset[str]() if self._later is None else self._later.columns
+        return later.union(*sets.values())
 
     @property
     def key_schema(self) -> str:
@@ -136,6 +142,27 @@ class EventsMessage:
     def take_events(self) -> list[PendingEvent]:
         """Take the events. They can be taken only once, and the message no longer holds them."""
         events, self.pending = self.pending, []
+        if self._later is not None:
+            events += self._take_later(self._later.left)
+        return events
+
+    def take_some(self, most: int) -> list[PendingEvent]:
+        """Take the next events: those that are decoded, or else up to `most`, which are decoded now."""
+        events, self.pending = self.pending, []
+        return events or self._take_later(most)
+
+    @property
+    def is_taken(self) -> bool:
+        """True when all events were taken."""
+        return not self.pending and self._later is None
+
+    def _take_later(self, most: int) -> list[PendingEvent]:
+        later = self._later
+        if later is None:
+            return []
+        events = [PendingEvent(event, self) for event in later.take(most)]
+        if not later.left:
+            self._later = None
         return events
 
     def settle(self, events: int = 1) -> None:

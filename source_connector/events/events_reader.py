@@ -8,6 +8,9 @@ faster.
 
 Avro specification 1.11, "Binary Encoding". It reads what our agents write. Everything else goes to the reference
 decoder, which also raises the errors. Every event is read here, so it is compiled. Pure.
+
+A decoded event takes seven times the memory of its bytes, which is much for a source of many tables. So the first
+events of a message can be decoded alone. The others are decoded once for the check, and again when they are taken.
 """
 
 from __future__ import annotations
@@ -18,21 +21,27 @@ from uuid import UUID
 
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, RangeBounds, decode_events
 
-__all__ = ["read_events"]
+__all__ = ["LaterEvents", "read_events"]
 
 _KINDS: Final[list[MutationKind]] = list(MutationKind)
 _DIGEST_LENGTH: Final = 16
 # The largest shift within a long.
 _MOST_BITS: Final = 63
+# So many events are decoded at once for the check.
+_CHECKED_TOGETHER: Final = 100
 
 
-def read_events(data: bytes) -> MutationEvents:
-    """Decode a message that was written with MUTATION_EVENTS_SCHEMA. Raises MalformedEventsError."""
+def read_events(data: bytes, first: int) -> tuple[MutationEvents, LaterEvents | None]:
+    """Decode a message that was written with MUTATION_EVENTS_SCHEMA: its first events, so many at most.
+
+    The others, if there are any, remain bytes. They are checked, too, so the message is readable as a whole. What only
+    the reference decoder reads is decoded whole. Raises MalformedEventsError.
+    """
     try:
-        return _Reader(data).message()
+        return _Reader(data).message(first)
     except (IndexError, ValueError):
         pass
-    return decode_events(data)
+    return decode_events(data), None
 
 
 @lru_cache(maxsize=1024)
@@ -42,28 +51,47 @@ def _uuid(text: str) -> UUID:
 
 
 @final
+class LaterEvents:
+    """Events of a message that are still its bytes. They were checked. `left`: how many are not taken yet."""
+
+    __slots__ = ("_reader", "columns", "left")
+
+    def __init__(self, reader: _Reader, count: int, columns: frozenset[str]) -> None:
+        self._reader: Final = reader
+        self.left = count
+        self.columns: Final = columns
+        """All columns that these events name."""
+
+    def take(self, most: int) -> list[MutationEvent]:
+        """Decode the next events, so many at most. Each can be taken only once."""
+        events = self._reader.take(most)
+        self.left -= len(events)
+        return events
+
+
+@final
 class _Reader:
     """Reads a message's bytes in order. Raises IndexError or ValueError for bytes that our agents would not write."""
 
-    __slots__ = ("_at", "_data", "_length")
+    __slots__ = ("_at", "_data", "_left", "_length", "_sets")
 
     def __init__(self, data: bytes) -> None:
         self._data: bytes = data
         self._at: int = 0
         self._length: int = len(data)
+        self._sets: list[tuple[str, ...]] = []
+        self._left: int = 0
+        """Events of the current block that are still to be read; 0 only at the end of the last one."""
 
-    def message(self) -> MutationEvents:
+    def message(self, first: int) -> tuple[MutationEvents, LaterEvents | None]:
         node_id, segment_id = _uuid(self._text()), self._long()
         keyspace, table = self._text(), self._text()
         table_id, key_schema = _uuid(self._text()), self._text()
-        column_sets = self._column_sets()
-        events: list[MutationEvent] = []
-        count = self._count()
-        while count:
-            for _ in range(count):
-                events.append(self._event(column_sets))  # noqa: PERF401  # a comprehension is no faster when compiled
-            count = self._count()
-        return MutationEvents(
+        self._sets = self._column_sets()
+        self._left = self._count()
+        events = self.take(first)
+        later = self._later() if self._left else None
+        content = MutationEvents(
             node_id=node_id,
             segment_id=segment_id,
             keyspace=keyspace,
@@ -72,8 +100,34 @@ class _Reader:
             key_schema=key_schema,
             events=tuple(events),
         )
+        return content, later
 
-    def _event(self, column_sets: list[tuple[str, ...]]) -> MutationEvent:
+    def take(self, most: int) -> list[MutationEvent]:
+        """The next events: so many, or all that are left."""
+        events: list[MutationEvent] = []
+        while self._left and most:
+            count = min(self._left, most)
+            for _ in range(count):
+                events.append(self._event())  # noqa: PERF401  # a comprehension is no faster when compiled
+            most -= count
+            self._left -= count
+            if not self._left:
+                self._left = self._count()
+        return events
+
+    def _later(self) -> LaterEvents:
+        """Check the events that are left, and come back to the first of them."""
+        at, left, count = self._at, self._left, 0
+        # By id: events share a few tuples, and the hash of a tuple costs as much as it has columns.
+        sets: dict[int, tuple[str, ...]] = {}
+        while events := self.take(_CHECKED_TOGETHER):
+            count += len(events)
+            for each in events:
+                sets[id(each.columns)] = each.columns
+        self._at, self._left = at, left
+        return LaterEvents(self, count, frozenset[str]().union(*sets.values()))
+
+    def _event(self) -> MutationEvent:
         position, ordinal, kind = self._int(), self._int(), self._long()
         key, partition_key = self._bytes(), self._bytes()
         clustering: list[bytes | None] = []
@@ -105,7 +159,7 @@ class _Reader:
             deletion,
             expiry,
             bounds,
-            column_sets[column_set],
+            self._sets[column_set],
             marker_expiry,
         )
 

@@ -13,6 +13,8 @@ __all__ = ["ReaderLimits", "ReaderRoom"]
 _SETTLED_TOGETHER: Final = 50
 # A message holds up to 256 KiB of events. The messages in the client's queue of each partition need memory, too.
 _RECEIVER_QUEUE: Final = 8
+# Fewer decoded events would save little memory: a table has so many at least while they are read.
+_DECODED_EVENTS: Final = 100
 
 
 class ReaderLimits:
@@ -34,6 +36,8 @@ class ReaderLimits:
         """For each topic: another message is received while fewer events than this wait."""
         self.settled_together = min(_SETTLED_TOGETHER, self.max_waiting_events // 8)
         """After so many settled events the receiving thread gets their room back."""
+        self.decoded_events = max(_DECODED_EVENTS, self.max_waiting_events)
+        """So many events of a message are decoded when it comes. The others remain bytes until they may start."""
         self.receiver_queue = max(1, _RECEIVER_QUEUE // topics)
         """Messages of each partition that the client fetches ahead."""
 

@@ -235,8 +235,10 @@ class TopicReader(Stage):
         try:
             if self._kind == _OURS:
                 writer_schema = self._writer_schema(version)
-                is_todays = version in self._of_today
-                content = read_events(raw.data) if is_todays else decode_events(raw.data, writer_schema)
+                if version in self._of_today:
+                    content, later = read_events(raw.data, self._limits.decoded_events)
+                else:
+                    content, later = decode_events(raw.data, writer_schema), None
                 return EventsMessage(
                     identity=identity,
                     message_id=message_id,
@@ -244,6 +246,7 @@ class TopicReader(Stage):
                     topic=topic,
                     origin=self,
                     settled=self._room.settled,
+                    later=later,
                 )
             key = base64.b64decode(raw.key, validate=True)
             event = self._datastax_schema(version).decode(key, raw.data, raw.properties)

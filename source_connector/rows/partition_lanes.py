@@ -176,9 +176,9 @@ class PartitionLanes:
         self._advance(lane)
 
     @property
-    def has_startable(self) -> bool:
-        """True when `next_startable` would give work."""
-        return bool(self._startable)
+    def startable(self) -> int:
+        """How much work `next_startable` would give."""
+        return len(self._startable)
 
     def next_startable(self) -> Work:
         """Take the next work that may start. It must come back by `finished`."""

@@ -8,6 +8,7 @@ broker has answered for every record of the old one.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -23,6 +24,10 @@ from source_connector.rows.task import Task, TaskOwner, TaskState
 __all__ = ["TableLife"]
 
 _RANGE_DELETION: Final = MutationKind.RANGE_DELETION
+# While so much work waits for its start, a message's later events remain bytes. One read settles all events of a key
+# that wait, so the number must not be small.
+_ENOUGH_STARTABLE: Final = 100
+_DECODED_TOGETHER: Final = 50
 
 
 @final
@@ -38,7 +43,9 @@ class TableLife:
         self._awaited: set[Task] = set()
         self.epoch = 0
         self.lanes = PartitionLanes()
-        """Events of this epoch that are not settled."""
+        """Events of this epoch that are decoded and not settled."""
+        self._arrived: deque[EventsMessage] = deque()
+        """Messages of this epoch with events that are not in the lanes yet, oldest first."""
 
     @property
     def may_publish(self) -> bool:
@@ -58,6 +65,9 @@ class TableLife:
         if before is None or before.table_id == table.table_id or not is_earlier_life(before, table):
             return False
         waiting = self.lanes.waiting()
+        for message in self._arrived:
+            waiting += message.take_events()
+        self._arrived.clear()
         self.epoch += 1
         self.lanes = PartitionLanes()
         self._awaited = self._outbox.tasks_of(owner)
@@ -74,13 +84,35 @@ class TableLife:
             self._awaited.discard(task)
 
     def take(self, message: EventsMessage) -> None:
-        """Put the message's events into the lanes; range deletions only if they are published."""
-        for pending in message.take_events():
-            if self._range_deletions or pending.kind is not _RANGE_DELETION:
-                self.lanes.add(pending)
-            else:
-                self._metrics.counters["range_deletions_left_out"] += 1
-                pending.message.settle()
+        """Take the message's events; range deletions only if they are published."""
+        self._arrived.append(message)
+        self._fill_lanes()
+
+    def has_startable(self) -> bool:
+        """Put events into the lanes if more may be there. True if the lanes have work that may start."""
+        if self._arrived:
+            self._fill_lanes()
+        return self.lanes.startable > 0
+
+    def _fill_lanes(self) -> None:
+        """Put events into the lanes, in their order: those that are decoded, and others as long as little may start.
+
+        Work that waits behind other work does not count. So no key and no partition keeps the others from starting.
+        """
+        arrived = self._arrived
+        while arrived and (arrived[0].pending or self.lanes.startable < _ENOUGH_STARTABLE):
+            events = arrived[0].take_some(_DECODED_TOGETHER)
+            if arrived[0].is_taken:
+                arrived.popleft()
+            for pending in events:
+                self._add(pending)
+
+    def _add(self, pending: PendingEvent) -> None:
+        if self._range_deletions or pending.kind is not _RANGE_DELETION:
+            self.lanes.add(pending)
+        else:
+            self._metrics.counters["range_deletions_left_out"] += 1
+            pending.message.settle()
 
     def drop(self, message: EventsMessage) -> None:
         """Settle events of a dropped table: its rows do not exist, and no record may carry its table id."""

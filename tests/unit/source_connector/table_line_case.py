@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from schemas.hidden_columns import HiddenColumns
-from schemas.mutation_event import MutationEvent, MutationEvents
+from schemas.mutation_event import MutationEvent, MutationEvents, encode_events
 from schemas.table_metadata import TableMetadata
 from schemas.truncation import Truncation
 from source_connector.data_format import DataFormat
@@ -21,6 +21,7 @@ from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.due_rows import DueRow, DueRows
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
+from source_connector.events.events_reader import read_events
 from source_connector.events.expiry_topics import ExpiryTopics
 from source_connector.events.mutation_cache import MutationCache
 from source_connector.host.host_connection import HostConnection
@@ -223,7 +224,10 @@ class Case:
         self.line.schema_answered(SchemaTaken(1))
         self.line.schema_answered(NewestSchemaAnswer(schema_id=1, is_newest=True))
 
-    def receive(self, *events: MutationEvent, table_id: UUID = OLD, segment_id: int = 7) -> None:
+    def receive(
+        self, *events: MutationEvent, table_id: UUID = OLD, segment_id: int = 7, decoded: int | None = None
+    ) -> None:
+        """Receive a message, of which the first events are `decoded`, or all."""
         content = MutationEvents(
             node_id=NODE,
             segment_id=segment_id,
@@ -233,9 +237,14 @@ class Case:
             key_schema="",
             events=events,
         )
+        later = None
+        if decoded is not None:
+            content, later = read_events(encode_events(content), decoded)
         message_id: Any = "(1,2,3,4)"
         origin = _Origin(self.around)
-        message = EventsMessage(identity=b"", message_id=message_id, content=content, topic="events", origin=origin)
+        message = EventsMessage(
+            identity=b"", message_id=message_id, content=content, topic="events", origin=origin, later=later
+        )
         self.line.receive(message)
         self.line.work()
 

@@ -9,7 +9,7 @@ from tests.unit.source_connector.events import event, pending
 
 def started(lanes: PartitionLanes) -> list[Work]:
     found = []
-    while lanes.has_startable:
+    while lanes.startable:
         found.append(lanes.next_startable())
     return found
 
@@ -96,9 +96,9 @@ def test_ten_thousand_changes_of_a_hundred_keys_are_a_hundred_reads_a_round() ->
         for key in range(100):
             lanes.add(pending(event(1, key, position=change))[0])
     rounds = []
-    while lanes.has_startable:
+    while lanes.startable:
         works = [lanes.next_startable()]
-        while lanes.has_startable:
+        while lanes.startable:
             works.append(lanes.next_startable())
         rounds.append((len(works), sum(len(work.events) for work in works)))
         for work in works:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -198,6 +199,15 @@ def _message() -> bytes:
     return encode_events(content)
 
 
+def _read_in_parts(data: bytes, first: int = 2) -> MutationEvents:
+    """The message, with its later events taken two at a time."""
+    content, later = read_events(data, first)
+    events = list(content.events)
+    while later is not None and later.left:
+        events += later.take(2)
+    return replace(content, events=tuple(events))
+
+
 def _read(read: Callable[[bytes], MutationEvents], data: bytes) -> MutationEvents | str:
     try:
         return read(data)
@@ -209,13 +219,31 @@ def test_events_read_by_hand_are_those_that_fastavro_reads() -> None:
     """The messages have every kind of event, with and without each nullable field, are cut at every byte, and have
     every byte changed."""
     data = _message()
-    assert read_events(data) == decode_events(data)
-    assert len(read_events(data).events) == 5
+    assert read_events(data, 5) == (decode_events(data), None)
+    assert [_read_in_parts(data, first) for first in range(1, 6)] == [decode_events(data)] * 5
     chance = random.Random(6)
     damaged = [data[:at] for at in range(len(data))]
     damaged += [data[:at] + chance.randbytes(1) + data[at + 1 :] for at in range(len(data))]
     for each in damaged:
-        assert _read(read_events, each) == _read(decode_events, each), each.hex()
+        assert _read(_read_in_parts, each) == _read(decode_events, each), each.hex()
+
+
+def test_a_message_with_a_damaged_later_event_is_unreadable_as_a_whole() -> None:
+    """Its first events are not published: it becomes one dead letter, as if all of its events had been decoded."""
+    data = _message()
+    with pytest.raises(MalformedEventsError):
+        read_events(data[:-20], 1)
+
+
+def test_later_events_come_in_their_order_and_name_their_columns() -> None:
+    """A message knows how many there are, and their columns, before they are decoded."""
+    content, later = read_events(data := _message(), 2)
+    whole = decode_events(data)
+    assert later is not None
+    assert (content.events, later.left) == (whole.events[:2], 3)
+    assert later.columns == {name for each in whole.events[2:] for name in each.columns}
+    assert [*later.take(1), *later.take(9)] == list(whole.events[2:])
+    assert (later.left, later.take(1)) == (0, [])
 
 
 @needs_compiled

@@ -29,10 +29,11 @@ class Consumer:
         self.delivered: list[pulsar.Message] = []
         self.acknowledged: list[int] = []
 
-    def deliver(self, entry: int, events: int) -> None:
-        """Deliver the message of this entry: so many events of one key, which is the entry."""
+    def deliver(self, entry: int, events: int, lacks: int = 0) -> None:
+        """Deliver the message of this entry: so many events of one key, which is the entry. Its end `lacks` so many bytes."""
         (waiting,) = pending(event(entry))
         data = encode_events(replace(waiting.message.only(waiting.event), events=(waiting.event,) * events))
+        data = data[: len(data) - lacks]
         message = pulsar.Message._wrap(_pulsar.MessageBuilder().content(data).build())
         message.topic_name = lambda: "events-partition-0"
         message.message_id = lambda: pulsar.MessageId(0, 1, entry, -1)
@@ -64,8 +65,8 @@ class Case:
         self.consumer = Consumer()
         self.reader._consumer = cast("Any", self.consumer)
 
-    def receive(self, entry: int, events: int = 1) -> None:
-        self.consumer.deliver(entry, events)
+    def receive(self, entry: int, events: int = 1, lacks: int = 0) -> None:
+        self.consumer.deliver(entry, events, lacks)
         self.reader._receive(cast("Any", self.consumer))
 
     def taken(self) -> EventsMessage:
@@ -129,3 +130,28 @@ def test_events_that_stay_in_work_leave_room_for_the_others_of_their_messages(mo
         case.taken().settle(4)
     assert case.consumer.acknowledged == []
     assert case.reader._room.wait(0) == (True, True)
+
+
+def test_a_message_with_more_events_than_its_topic_may_hold_is_decoded_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many topics, the objects of all events would take most of the process's memory. All events count, and the
+    message is acknowledged with the last one."""
+    case = Case(monkeypatch, is_shared=False)
+    case.receive(1, events=1000)
+    message = case.taken()
+    assert (len(message.pending), message.unsettled) == (100, 1000)
+    assert case.reader._room.wait(0) == (False, False)
+    taken = message.take_events()
+    assert (len(taken), message.is_taken) == (1000, True)
+    message.settle(999)
+    assert case.consumer.acknowledged == []
+    message.settle()
+    assert case.consumer.acknowledged == [1]
+
+
+def test_a_message_whose_last_event_is_damaged_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first events could be decoded. It becomes one dead letter, and none of its events is published."""
+    case = Case(monkeypatch, is_shared=False)
+    case.receive(1, events=1000, lacks=10)
+    (message,) = case.posted
+    assert isinstance(message, UnreadableMessage)
+    assert message.unsettled == 1

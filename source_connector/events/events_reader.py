@@ -15,6 +15,7 @@ events of a message can be decoded alone. The others are decoded once for the ch
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Final, final
 from uuid import UUID
@@ -48,6 +49,16 @@ def read_events(data: bytes, first: int) -> tuple[MutationEvents, LaterEvents | 
 def _uuid(text: str) -> UUID:
     """The UUID: one object for equal texts. Reads compare their nodes, and `==` of two UUIDs calls a function of Python."""
     return UUID(text)
+
+
+@lru_cache(maxsize=512)
+def _names(column_set: bytes) -> tuple[str, ...]:
+    """The names of a column set: one tuple for equal bytes.
+
+    A tuple stays in memory as long as the write time of a change (`source_connector.rows.write_times`). A message often
+    has one event, so a tuple of its own would be kept for each change. Sets of one table share their names.
+    """
+    return tuple(map(sys.intern, _Reader(column_set).texts()))
 
 
 @final
@@ -182,13 +193,29 @@ class _Reader:
         count = self._count()
         while count:
             for _ in range(count):
-                names: list[str] = []
-                inner = self._count()
-                while inner:
-                    for _ in range(inner):
-                        names.append(self._text())  # noqa: PERF401
-                    inner = self._count()
-                found.append(tuple(names))
+                start = self._at
+                self._pass_texts()
+                found.append(_names(self._data[start : self._at]))
+            count = self._count()
+        return found
+
+    def _pass_texts(self) -> None:
+        count = self._count()
+        while count:
+            for _ in range(count):
+                size = self._long()
+                if size < 0 or size > self._length - self._at:
+                    raise IndexError
+                self._at += size
+            count = self._count()
+
+    def texts(self) -> list[str]:
+        """A list of texts."""
+        found: list[str] = []
+        count = self._count()
+        while count:
+            for _ in range(count):
+                found.append(self._text())  # noqa: PERF401
             count = self._count()
         return found
 

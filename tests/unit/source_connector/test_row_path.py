@@ -235,6 +235,14 @@ def test_a_message_with_a_damaged_later_event_is_unreadable_as_a_whole() -> None
         read_events(data[:-20], 1)
 
 
+def test_messages_share_the_columns_that_they_name() -> None:
+    """The write times of many changes are remembered with their columns, and each change may come in its own message."""
+    data = _message()
+    first, second = (read_events(data, 9)[0] for _ in range(2))
+    assert [each.columns for each in first.events] == [each.columns for each in decode_events(data).events]
+    assert all(one.columns is other.columns for one, other in zip(first.events, second.events, strict=True))
+
+
 def test_later_events_come_in_their_order_and_name_their_columns() -> None:
     """A message knows how many there are, and their columns, before they are decoded."""
     content, later = read_events(data := _message(), 2)

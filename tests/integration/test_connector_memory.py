@@ -1,4 +1,4 @@
-"""Rows of several MiB: the rows that the connector reads at the same time fit into its memory."""
+"""What limits the connector's memory: rows of several MiB, and messages with more events than may wait."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cdc.sandbox import Sandbox
 from schemas.mutation_event import MutationKind
 from tests.fixtures.connector import CreateLine, DeployConnector, wait_until_acknowledged
+from tests.servers.interface import PulsarServer
 from tests.servers.processes import connectors_below
 from tests.topics.connector_line import int32
 
@@ -20,6 +21,8 @@ _ROWS: Final = 40
 _COLUMNS: Final = tuple(f"b{number}" for number in range(9))
 _COLUMN_BYTES: Final = 460_000
 _MOST_BYTES: Final = 400_000_000
+# One message holds them.
+_EVENTS: Final = 900
 
 
 def test_rows_of_four_mib_are_read_within_400_mb(
@@ -52,3 +55,29 @@ def _most_memory(pid: int) -> int:
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
+
+
+def test_a_message_with_many_more_events_than_may_wait_is_published_whole(
+    connector_line: CreateLine, deploy_connector: DeployConnector, pulsar: PulsarServer
+) -> None:
+    """As a backlog of many tables: a table has a small share of what may wait, and its messages have more events. The
+    deletion at the end of each message comes after the rows of its partition."""
+    line = connector_line("p int, id int, v int, PRIMARY KEY (p, id)")
+    insert = line.cql.prepare(f"INSERT INTO {line.keyspace}.t (p, id, v) VALUES (?, ?, ?) USING TIMESTAMP 5")
+    keys = [(partition, key) for partition in range(2) for key in range(_EVENTS)]
+    execute_concurrent_with_args(line.cql, insert, [(*key, 1) for key in keys], concurrency=64)
+    for partition in range(2):
+        rows = [
+            line.writer.event(int32(partition), int32(key), writetime_us=5, columns=("v",)) for key in range(_EVENTS)
+        ]
+        deletion = line.writer.event(int32(partition), kind=MutationKind.PARTITION_DELETION, writetime_us=4)
+        line.writer.send(*rows, deletion)
+    deploy_connector(line.keyspace, "t", events={"maxWaiting": 20})
+    wanted = 2 * (2 * _EVENTS + 1)  # each row once for its event, and once after the deletion
+    line.topic.next(wanted, timeout_s=120)
+    wait_until_acknowledged(line.writer.topic, pulsar.admin_url)
+    for partition in range(2):
+        published = [record.key["id"] for record in line.topic.records if record.key["p"] == partition]
+        marker = published.index(None)
+        assert sorted(map(str, published[:marker])) == sorted(map(str, range(_EVENTS)))
+        assert sorted(map(str, published[marker + 1 :])) == sorted(map(str, range(_EVENTS)))

@@ -7,9 +7,11 @@ connectors of neighbouring versions work together. New fields are nullable with 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple, NotRequired, TypedDict, cast
 from uuid import UUID
 
@@ -334,7 +336,7 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
         message = cast("_Message", fastavro.schemaless_reader(stream, writer, _PARSED_WITH_CLEARING))
         if stream.read(1):
             raise ValueError("more bytes than its schema says")
-        column_sets = [tuple(each) for each in message["column_sets"]]
+        column_sets = [_shared(tuple(map(sys.intern, each))) for each in message["column_sets"]]
         return MutationEvents(
             node_id=UUID(str(message["node_id"])),
             segment_id=message["segment_id"],
@@ -348,6 +350,12 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
     # fastavro's errors for bytes that are not such a record, or for a schema with missing or additional fields.
     except (*_AVRO_ERRORS, SchemaResolutionError, SchemaParseException) as error:
         raise MalformedEventsError(f"{len(data)} bytes are no MutationEvents record ({error})") from error
+
+
+@lru_cache(maxsize=512)
+def _shared(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The same columns: one tuple for equal ones. A reader that remembers events would else keep those of each message."""
+    return columns
 
 
 def _record(event: MutationEvent, column_set: int) -> _Record:

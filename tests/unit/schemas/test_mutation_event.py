@@ -111,6 +111,12 @@ def test_a_reader_understands_a_writer_that_lacks_a_nullable_field() -> None:
     assert decoded.events[1] == RANGE
 
 
+def test_messages_share_the_columns_that_they_name() -> None:
+    """A connector remembers many events, and each may come in its own message."""
+    first, second = (decode_events(encode_events(MESSAGE)) for _ in range(2))
+    assert all(one.columns is other.columns for one, other in zip(first.events, second.events, strict=True))
+
+
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_a_message_that_is_cut_is_a_typed_error(cut: int) -> None:
     """It never returns a part of the events, and raises no other exception."""

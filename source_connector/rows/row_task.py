@@ -167,25 +167,29 @@ class RowTask(Task):
         The newest event comes first, because a later deletion explains why the write of an earlier event is missing.
         """
         events = self.work.events
-        is_single = len(events) == 1  # nearly always
-        if is_single and self._is_shown(events[0], rows, row):
-            self._proven, self._others = [events[0]], _NO_OTHERS
+        if len(events) == 1:  # nearly always
+            only = events[0]
+            doubt = self._doubt(only, _NO_DELETIONS, rows, row)
+            self._proven, self._others = ([only], _NO_OTHERS) if doubt is None else ([], [(only, doubt)])
             return
-        later = _NO_DELETIONS if is_single else LaterDeletions()
+        later = LaterDeletions()
         proven: list[PendingEvent] = []
         others: list[tuple[PendingEvent, Outcome]] = []
         for pending in reversed(events):
-            if self._is_shown(pending, rows, row):
+            doubt = self._doubt(pending, later, rows, row)
+            if doubt is None:
                 proven.append(pending)
             else:
-                outcome = self._outcome(pending, later, row)
-                if outcome is Outcome.POSSIBLE and self._is_of_all(pending, rows):
-                    proven.append(pending)
-                else:
-                    others.append((pending, outcome))
-            if not is_single:
-                later.add(pending.event)
+                others.append((pending, doubt))
+            later.add(pending.event)
         self._proven, self._others = proven[::-1], others[::-1]
+
+    def _doubt(self, pending: PendingEvent, later: LaterDeletions, rows: Rows, row: RawRow | None) -> Outcome | None:
+        """The read's outcome for an event that the read does not prove; None if it proves the event."""
+        if self._is_shown(pending, rows, row):
+            return None
+        outcome = self._outcome(pending, later, row)
+        return None if outcome is Outcome.POSSIBLE and self._is_of_all(pending, rows) else outcome
 
     def _asks_again(self, rows: Rows) -> bool:
         """Read again if that may prove the other events: from more replicas, or later. True if a read follows."""

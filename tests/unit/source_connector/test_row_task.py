@@ -129,6 +129,26 @@ def test_a_row_that_is_older_than_its_event_is_read_again_at_the_higher_level() 
     assert case.owner.settled == [case.events]
 
 
+class CountingFlags(frozenset[str]):
+    """The flags of a table, which are looked at when it is judged whether a row shows a later write."""
+
+    looks = 0
+
+    def __contains__(self, flag: object) -> bool:
+        type(self).looks += 1
+        return super().__contains__(flag)
+
+
+def test_whether_a_row_shows_its_only_event_is_judged_once() -> None:
+    """It was judged twice for an event that the row does not show, with the same result."""
+    flags = CountingFlags(["compound"])
+    case = Case(event(writetime_us=10, live_us=10), projection=Projection(replace(table(), flags=flags)))
+    before = flags.looks
+    case.answer(row(4, 9))
+    assert case.levels == [FIRST, HIGHER]
+    assert flags.looks - before == 1
+
+
 def test_what_no_write_time_can_prove_goes_to_the_higher_level_at_once() -> None:
     """A deleted column, a row of only its key, and a deleted row need one read of all replicas."""
     for unprovable in (event(live_us=None), event(columns=()), event(kind=MutationKind.ROW_DELETION, live_us=None)):

@@ -10,7 +10,7 @@ from source_connector.configuration.config import SourceConfig
 from source_connector.events.dead_letter_writer import DeadLetterWriter
 from source_connector.events.events_consumer import EventsConsumer
 from source_connector.events.expiry_topics import ExpiryTopics
-from source_connector.events.mutation_cache import NATIVE_CHANGES, MutationCache
+from source_connector.events.mutation_cache import mutation_cache, native_changes
 from source_connector.events.pulsar_access import PulsarConnection, PulsarOptions
 from source_connector.events.pulsar_admin import PulsarAdmin
 from source_connector.events.topic_reader import Subscription
@@ -74,11 +74,11 @@ def assemble(
             metrics=metrics,
             post=inbox.put,
         ),
-        cache=MutationCache(
+        cache=mutation_cache(
             max_capacity=config.cache_max_capacity,
             max_digests=config.cache_max_digests,
             expire_after_s=config.cache_expire_after_ms / 1000,
-            native=NATIVE_CHANGES,
+            native=native_changes(),
         ),
         outbox=Outbox(host),
         timers=timers,

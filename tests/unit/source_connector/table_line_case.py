@@ -23,7 +23,7 @@ from source_connector.events.due_rows import DueRow, DueRows
 from source_connector.events.events_message import DataStaxMessage, EventsMessage, RawMessage, UnreadableMessage
 from source_connector.events.events_reader import read_events
 from source_connector.events.expiry_topics import ExpiryTopics
-from source_connector.events.mutation_cache import MutationCache
+from source_connector.events.mutation_cache import PythonCache
 from source_connector.host.host_connection import HostConnection
 from source_connector.host.host_protocol import SchemaTaken
 from source_connector.metrics import Metrics
@@ -196,7 +196,7 @@ class Case:
         stages = Stages(
             client=cast("CassandraClient", self.around),
             fetcher=cast("RowFetcher", self.around),
-            cache=MutationCache(max_capacity=9, max_digests=3, expire_after_s=60),
+            cache=PythonCache(max_capacity=9, max_digests=3, expire_after_s=60),
             outbox=self.outbox,
             timers=self.timers,
             dead_letters=cast("DeadLetterWriter", self.around),

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from source_connector.events.mutation_cache import NATIVE_CHANGES, MutationCache, NativeChangesType
+from source_connector.events.mutation_cache import (
+    MutationCache,
+    NativeCache,
+    NativeChangesType,
+    PythonCache,
+    mutation_cache,
+    native_changes,
+)
 
 EXPIRE_S: Final = 60.0
+_NATIVE: Final = native_changes()
 # Keys and digests of several lengths, and few of each, so that they come again.
 _KEYS: Final = (b"", b"a", b"ab", b"b", b"b" * 40)
 _DIGESTS: Final = (b"", b"1" * 16, b"2" * 16, b"3" * 16, b"3", b"4" * 300)
@@ -20,7 +28,7 @@ DIGESTS: Final = st.sampled_from(_DIGESTS)
 
 
 @pytest.fixture(
-    params=[None, NATIVE_CHANGES] if NATIVE_CHANGES is not None else [None],
+    params=[None, _NATIVE] if _NATIVE is not None else [None],
     ids=lambda each: "native" if each else "python",
 )
 def native(request: pytest.FixtureRequest) -> NativeChangesType | None:
@@ -40,9 +48,14 @@ class Clock:
 
 
 def cache(native: NativeChangesType | None, clock: Clock | None = None, capacity: int = 2) -> MutationCache:
-    return MutationCache(
+    return mutation_cache(
         max_capacity=capacity, max_digests=3, expire_after_s=EXPIRE_S, clock=clock or Clock(), native=native
     )
+
+
+def test_the_native_core_is_used_where_it_is_loaded(native: NativeChangesType | None) -> None:
+    """Otherwise the tests below would test one implementation twice."""
+    assert type(cache(native)) is (PythonCache if native is None else NativeCache)
 
 
 def test_a_digest_is_known_for_its_key_only(native: NativeChangesType | None) -> None:
@@ -100,7 +113,7 @@ def test_a_key_is_forgotten_a_while_after_its_last_change(native: NativeChangesT
     assert not published.is_published(b"k", b"1")
 
 
-@pytest.mark.skipif(NATIVE_CHANGES is None, reason="there is no native core: run `make compile`")
+@pytest.mark.skipif(_NATIVE is None, reason="there is no native core: run `make compile`")
 @given(
     steps=st.lists(
         st.one_of(
@@ -116,7 +129,7 @@ def test_a_key_is_forgotten_a_while_after_its_last_change(native: NativeChangesT
 def test_both_know_the_same_changes(steps: list[tuple[str, bytes, bytes]], capacity: int) -> None:
     """Python is the reference. Each answer is equal, and at the end so are the sizes and all that is known."""
     clock = Clock()
-    reference, core = cache(None, clock, capacity), cache(NATIVE_CHANGES, clock, capacity)
+    reference, core = cache(None, clock, capacity), cache(_NATIVE, clock, capacity)
     for step, key, digest in steps:
         if step == "wait":
             clock.now += float(digest)

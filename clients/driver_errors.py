@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from cassandra import DriverException
@@ -10,7 +11,7 @@ from cassandra.connection import ConnectionBusy, ConnectionException, ProtocolEr
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage, InternalError, NotSupportedError
 
-__all__ = ["DRIVER_ERRORS", "NO_ANSWER"]
+__all__ = ["DRIVER_ERRORS", "NO_ANSWER", "UNDECODABLE"]
 
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
     DriverException,
@@ -30,3 +31,17 @@ DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 NO_ANSWER: Final[tuple[type[Exception], ...]] = (*DRIVER_ERRORS, OSError, UnicodeError)
 """Also those of connecting. UnicodeError: the name of a host such as `a..b`, which is not even looked up."""
+
+UNDECODABLE: Final[tuple[type[Exception], ...]] = (
+    struct.error,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What the driver raises for an answer that it cannot decode. It decodes without checks, so the first operation that
+fails raises its own error."""

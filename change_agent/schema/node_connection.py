@@ -21,7 +21,7 @@ from cassandra.query import dict_factory
 from change_agent.configuration.connections import cassandra_tls
 from change_agent.configuration.server_options import CassandraOptions
 from change_agent.schema.schema_history import NodeSchema
-from clients.driver_errors import NO_ANSWER
+from clients.driver_errors import NO_ANSWER, UNDECODABLE
 from clients.node_errors import node_errors, one_line
 from clients.tls import certificate_refusal
 from schemas.errors import CdcError
@@ -45,7 +45,8 @@ token_of: Final[Callable[[bytes], int]] = murmur3
 
 
 class NodeUnavailableError(CdcError):
-    """The node does not answer now. `is_refusal`: it answered that the role lacks a permission."""
+    """The node does not answer now, or its answer cannot be decoded. `is_refusal`: it answered that the role lacks a
+    permission."""
 
     def __init__(self, text: str, *, is_refusal: bool = False) -> None:
         super().__init__(text)
@@ -188,7 +189,7 @@ class NodeConnection:
     def _ask(self, query: str, timeout_s: float = _TIMEOUT_S) -> list[_Answer]:
         try:
             return list(self._connected().execute(query, timeout=timeout_s))
-        except NO_ANSWER as error:
+        except (*NO_ANSWER, *UNDECODABLE) as error:
             # A session whose node restarted under another address never recovers; a new one does.
             self.close()
             addresses = ", ".join(self._contact_points)
@@ -240,6 +241,8 @@ def _reason(error: Exception) -> str:
     """One line with the node's own message, without the driver's, and with the option to check if it is known."""
     cause = node_errors(error, NoHostAvailable)[0]
     text = one_line(cause)
+    if isinstance(cause, UnicodeDecodeError) or not isinstance(cause, NO_ANSWER):
+        return f"its answer cannot be decoded ({type(cause).__name__}: {text})"
     if isinstance(cause, UnicodeError):  # a name such as `a..b`, which is not even looked up
         return f"an address is no host name ({text}); check contactPoints"
     refusal = certificate_refusal(text)

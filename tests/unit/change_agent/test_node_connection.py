@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,8 @@ from cassandra.protocol import (
     IsBootstrappingErrorMessage,
     OverloadedErrorMessage,
     ProtocolException,
+    ProtocolHandler,
+    ResultMessage,
     ServerError,
 )
 
@@ -166,3 +169,57 @@ def test_any_error_that_a_node_answers_means_that_it_does_not_answer_now(error: 
         connection.local()
     assert str(error) in str(raised.value)
     assert not raised.value.is_refusal
+
+
+_PROTOCOL: Final = 5
+
+
+def _rows() -> bytes:
+    """The body of an answer with one row: a text and an int. Native protocol v5, 4.2.5.2."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    def cell(value: bytes) -> bytes:
+        return struct.pack(">i", len(value)) + value
+
+    columns = text("a") + struct.pack(">H", 0x0D) + text("b") + struct.pack(">H", 0x09)
+    metadata = struct.pack(">ii", 1, 2) + text("system") + text("local") + columns
+    return struct.pack(">i", 2) + metadata + struct.pack(">i", 1) + cell(b"Murmur3") + cell(bytes(4))
+
+
+def _decoded(body: bytes) -> object:
+    """What the driver makes of a body."""
+    return ProtocolHandler.decode_message(_PROTOCOL, {}, 1, 0, ResultMessage.opcode, body, None, None)
+
+
+def _errors_of_damaged_answers() -> Iterator[Exception]:
+    """What the driver raises for the answer if it is cut at every byte, and if each byte is another one."""
+    whole = _rows()
+    damaged = [whole[:end] for end in range(len(whole))]
+    damaged += [
+        whole[:at] + bytes([whole[at] ^ flipped]) + whole[at + 1 :]
+        for at in range(len(whole))
+        for flipped in (1, 16, 128, 255)
+    ]
+    for body in damaged:
+        try:
+            _decoded(body)
+        except Exception as error:  # noqa: BLE001  # all of them are what is tested
+            yield error
+
+
+def test_an_answer_that_cannot_be_decoded_means_that_the_node_does_not_answer_now() -> None:
+    """The driver hands its errors of decoding to who asked. They ended the thread that reads the schema."""
+    assert isinstance(_decoded(_rows()), ResultMessage)
+    found = {type(error): error for error in _errors_of_damaged_answers()}
+    assert len(found) > 3
+    for error in found.values():
+        connection = NodeConnection(contact_points=["127.0.0.1"], port=9042, username=None, password=None)
+        connection._session = _Refusing(error)
+        with pytest.raises(NodeUnavailableError) as raised:
+            connection.local()
+        if type(error).__module__ in ("builtins", "struct"):
+            said = f"Cassandra at 127.0.0.1 port 9042: its answer cannot be decoded ({type(error).__name__}: "
+            assert str(raised.value).startswith(said)
+            assert "\n" not in str(raised.value)

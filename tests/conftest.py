@@ -13,7 +13,18 @@ from change_agent.decoder_build import native_obstacle, obstacle
 from spark_bridge.spark_line import LINE
 
 _INTEGRATION = Path(__file__).parent / "integration"
-_PLUGINS = ("feature_report", "servers", "agent", "connector", "spark", "spark_cluster", "mirror", "drawn", "spark35")
+_PLUGINS = (
+    "feature_report",
+    "servers",
+    "agent",
+    "connector",
+    "served_table",
+    "spark",
+    "spark_cluster",
+    "mirror",
+    "drawn",
+    "spark35",
+)
 
 _BY_OPTION = {
     "multinode": "tests/multinode",

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from cdc.commands.hidden_columns import hidden_columns
 from schemas.mutation_event import MutationKind, RangeBounds
 from spark_bridge.jobs.backfill import backfill
-from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.verify import verify
 from tests.fixtures.connector import (
     CreateLine,
@@ -25,6 +24,7 @@ from tests.fixtures.connector import (
     OpenEventsWriter,
     wait_until_acknowledged,
 )
+from tests.fixtures.served_table import access_to
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.connector_line import int32
@@ -179,9 +179,7 @@ def test_verify_compares_hashes_with_hashes_and_sends_clear_keys_to_be_hashed(
     topic = open_data_topic(table)
     deploy_connector(keyspace, "people", columns__hashKey=_KEY, **hiding)
     options = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url, "topic": f"data-{table}"}
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
+    access = access_to(cassandra_node)
     backfill(spark, options, access, keyspace, "people", ranges=2)
     wait_until_acknowledged(events_topic, pulsar.admin_url)
     config = tmp_path / "source.json"

@@ -16,9 +16,9 @@ from schemas.errors import ConfigError
 from schemas.mutation_event import SNAPSHOT_SEGMENT_ID
 from spark_bridge.errors import ProgressFileError, TopicError
 from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
-from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.row_keys import token_of
 from tests.fixtures.connector import OpenEventsWriter
+from tests.fixtures.served_table import access_to
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import EventsTopic
@@ -38,7 +38,7 @@ class Table:
         self.keyspace = keyspace
         self.data_topic = f"persistent://public/default/data-{keyspace}.t"
         self.servers = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url}
-        self.access = CassandraAccess(contact_points=(node.address,), port=node.native_port, consistency="ONE")
+        self.access = access_to(node)
         self._events = events
         self._seen = 0
 

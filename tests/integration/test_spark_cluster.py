@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 from schemas.gap_record import encode_gap
 from schemas.row_record import data_key_schema, data_value_schema
 from spark_bridge import as_of, current_table
-from spark_bridge.jobs.cassandra_rows import CassandraAccess, host_ids, table_metadata
+from spark_bridge.jobs.cassandra_rows import host_ids, table_metadata
 from tests.agent.archives import archive_of
 from tests.fixtures.connector import OpenEventsWriter
 from tests.fixtures.mirror import texts
+from tests.fixtures.served_table import access_to
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.golden.segments import GOLDEN_SEGMENTS
@@ -53,9 +54,7 @@ def test_every_job_ends_right_although_a_worker_dies_in_the_midst_of_the_mirror(
     execute_concurrent_with_args(cql, insert, kept, concurrency=50)
     prefix = f"persistent://public/default/cdc-{keyspace}-"
     open_events_writer(keyspace, "t", prefix=prefix)
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
+    access = access_to(cassandra_node)
     metadata = table_metadata(access, keyspace, "t")
     (node, *_) = host_ids(access)
     make_gaps_topic(pulsar, prefix)

@@ -26,7 +26,8 @@ from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.resync import Outcome, resync
 from spark_bridge.topics.gaps import GapsTopic
 from spark_bridge.topics.options import BridgeOptions
-from tests.fixtures.connector import DeployConnector, OpenEventsWriter, wait_until_acknowledged
+from tests.fixtures.connector import wait_until_acknowledged
+from tests.fixtures.served_table import ServeTable
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.gaps import gap, make_gaps_topic, messages_in, report_gaps
@@ -65,16 +66,7 @@ class Source:
 
 
 @pytest.fixture
-def source(
-    cql: Session,
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    open_events_writer: OpenEventsWriter,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-    keep_data_topics: None,
-) -> Source:
+def source(cql: Session, keyspace: str, serve_table: ServeTable, pulsar: PulsarServer, spark: SparkSession) -> Source:
     """The source; its rows have write times before each window."""
     table, prefix = f"{keyspace}.healed", f"persistent://public/default/cdc-{keyspace}-"
     cql.execute(
@@ -85,22 +77,17 @@ def source(
             f"INSERT INTO {table} (pk, at, name, tags) VALUES ({number % 10}, {number}, 'row', {{'a'}})"
             f" USING TIMESTAMP {_LONG_AGO_US}"
         )
-    events_topic = open_events_writer(keyspace, "healed", prefix=prefix).topic
-    deploy_connector(keyspace, "healed", events__topic=events_topic)
-    servers = {"serviceUrl": pulsar.service_url, "adminUrl": pulsar.admin_url}
-    access = CassandraAccess(
-        contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
-    )
-    backfill(spark, servers, access, keyspace, "healed", ranges=2, events_prefix=prefix)
-    wait_until_acknowledged(events_topic, pulsar.admin_url)
+    made = serve_table("healed", prefix)
+    backfill(spark, made.servers, made.access, keyspace, "healed", ranges=2, events_prefix=prefix)
+    wait_until_acknowledged(made.writer.topic, pulsar.admin_url)
     make_gaps_topic(pulsar, prefix)
     return Source(
         table=table,
         prefix=prefix,
-        events_topic=events_topic,
-        options={**servers, "eventsTopicPrefix": prefix},
-        data={**servers, "topic": f"data-{table}"},
-        access=access,
+        events_topic=made.writer.topic,
+        options={**made.servers, "eventsTopicPrefix": prefix},
+        data=made.data,
+        access=made.access,
     )
 
 

@@ -31,9 +31,9 @@ from spark_bridge.jobs.table_comparison import Differences, TableComparison
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
-from tests.fixtures.connector import DeployConnector, OpenEventsWriter, data_topic_name, wait_until_acknowledged
+from tests.fixtures.connector import wait_until_acknowledged
+from tests.fixtures.served_table import ServeTable
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver, spark_command
-from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
@@ -67,29 +67,14 @@ class Served:
 
 
 @pytest.fixture
-def serve(
-    keyspace: str,
-    deploy_connector: DeployConnector,
-    open_events_writer: OpenEventsWriter,
-    pulsar: PulsarServer,
-    cassandra_node: CassandraServer,
-    spark: SparkSession,
-    keep_data_topics: None,
-) -> Callable[[str], Served]:
+def serve(keyspace: str, serve_table: ServeTable, spark: SparkSession) -> Callable[[str], Served]:
     """Serve an existing table of the test's keyspace, by its name."""
 
     def of(name: str) -> Served:
-        writer = open_events_writer(keyspace, name)  # The writer makes the events topic, as an agent does.
-        deploy_connector(keyspace, name)
-        options = {
-            "serviceUrl": pulsar.service_url,
-            "adminUrl": pulsar.admin_url,
-            "topic": data_topic_name(keyspace, name),
-        }
-        access = CassandraAccess(
-            contact_points=(cassandra_node.address,), port=cassandra_node.native_port, consistency="ONE"
+        made = serve_table(name)
+        return Served(
+            keyspace=keyspace, name=name, writer=made.writer, options=made.data, access=made.access, spark=spark
         )
-        return Served(keyspace=keyspace, name=name, writer=writer, options=options, access=access, spark=spark)
 
     return of
 

@@ -184,8 +184,8 @@ class SourceView:
         remedy = f"pulsar-admin sources restart {self.arguments}, or `cdc doctor --fix`; `cdc connector watch` does it by itself"
         if not has_reason:
             remedy = f"see {self.log_path} on the worker (functionsLogDir in line.yaml shows its last error here); then {remedy}"
-        if self.error == _NO_ANSWER or (not self.error and has_reason):
-            remedy = f"wait half a minute, for Pulsar starts an instance again that has ended; else {remedy}"
+        if self.error in ("", _NO_ANSWER):  # it has ended, and the worker has not given it up
+            remedy = f"wait half a minute: Pulsar restarts an instance that has ended; if it stays down: {remedy}"
         return remedy
 
 

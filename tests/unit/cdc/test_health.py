@@ -78,11 +78,14 @@ def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
 
 
 def test_a_source_without_a_reason_names_the_log_that_has_it() -> None:
-    """The worker forgets why an instance ended. Restarting it alone would not help."""
+    """The worker forgets why an instance ended. Pulsar restarts it within half a minute, so the restart comes last."""
     status = {"numInstances": 1, "numRunning": 0, "instances": [{"instanceId": 0, "status": _ENDED}]}
     [finding] = SourceView.of("shop", _recorded("source"), status).findings(None, _NOW_S)
-    assert finding.remedy.startswith("see logs/functions/public/default/shop/shop-0.log on the worker (functionsLogDir")
-    assert "pulsar-admin sources restart --name shop" in finding.remedy
+    assert finding.remedy.startswith(
+        "wait half a minute: Pulsar restarts an instance that has ended; if it stays down: see"
+        " logs/functions/public/default/shop/shop-0.log on the worker (functionsLogDir"
+    )
+    assert "; then pulsar-admin sources restart --name shop" in finding.remedy
 
 
 def test_a_wrong_option_that_only_the_cluster_shows_is_to_be_corrected(tmp_path: Path) -> None:
@@ -180,7 +183,9 @@ def test_a_source_that_starts_is_not_called_stopped() -> None:
     assert (view.is_stopped, view.is_down) == (False, True)
     assert "UNAVAILABLE: io exception" in finding.text
     # A restart by hand is needed only if Pulsar gives the source up.
-    assert finding.remedy.startswith("wait half a minute, for Pulsar starts an instance again that has ended; else ")
+    assert finding.remedy.startswith(
+        "wait half a minute: Pulsar restarts an instance that has ended; if it stays down: "
+    )
     assert "pulsar-admin sources restart --name shop" in finding.remedy
 
 

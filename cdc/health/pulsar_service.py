@@ -202,7 +202,7 @@ class PulsarService(AdminClient[httpx.Response]):
 
     def _no_answer(self, topic: str, error: Exception) -> PulsarServiceError:
         reason = explained(str(error) or type(error).__name__)
-        return PulsarServiceError(f"{self.url} does not answer ({reason})")
+        return PulsarServiceError(f"{_address(error) or self.url} does not answer ({reason})")
 
     def _check(self, method: str, path: str, topic: str, answer: httpx.Response) -> None:
         asked, reason = path.partition("?")[0], reason_of(answer) or answer.reason_phrase
@@ -212,3 +212,12 @@ class PulsarService(AdminClient[httpx.Response]):
             hint = "" if self._auth is None else self._auth.problem()
             text = f"{self.url} answers {answer.status_code} to {method} {asked} ({reason}){hint}"
             raise PulsarServiceError(text, answer.status_code)
+
+
+def _address(error: Exception) -> str:
+    """The address that did not answer: that of another broker if the service redirected to it. Empty if not known."""
+    try:
+        url = error.request.url if isinstance(error, httpx.RequestError) else None
+    except RuntimeError:  # an error without its request
+        return ""
+    return "" if url is None else f"{url.scheme}://{url.netloc.decode()}"

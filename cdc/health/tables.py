@@ -1,39 +1,38 @@
-"""The state of the tables' topics: the connector's backlog, the size of data topics, dead letters and gaps."""
+"""The state of the tables' topics: the connector's backlog, the size of data topics, dead letters and gaps.
+
+Each topic may be of another broker. One that gives no answer hides no other topic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cdc.health.backlog import Backlog
 from cdc.health.completeness import completeness_of, with_completeness
 from cdc.health.data_topics import data_topics, serves
 from cdc.health.dead_letter_topics import dead_letter_topics
-from cdc.health.findings import Finding, as_bytes, as_duration, failure, ok, warning
+from cdc.health.findings import Finding, as_bytes, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
-from cdc.health.shared_events import events_of
 from cdc.health.source_log import SourceWarnings
-from cdc.health.sources import SourceView, names_in
+from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
+from cdc.health.unanswered import Unanswered
+from cdc.health.waiting_events import waiting_finding
 from clients.topic_policies import Ask, Audience
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
 from schemas.topics import full_topic_name
 from source_connector.events.dead_letters import RESEND_SUBSCRIPTION
 from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
-__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables", "waiting_finding", "waits_for"]
+__all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
 
-_LATE_S: Final = 60.0
-# A truncation that a node does not confirm keeps all events of a table waiting for up to 15 s and 5 s.
-_STALLED_S: Final = 20.0
-_VERY_LATE_S: Final = 600.0
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
-# How the connector says that a table's events wait until an operator has done something.
-_PARKED: Final = "is parked"
 _NOT_KNOWN: Final = "whether a gap is open is not known"
 # Stands between prefix and table in an expiry topic's name. No keyspace name can have a hyphen.
 _EXPIRY: Final = "expiry-"
@@ -50,17 +49,26 @@ def events_tables(topics: Sequence[str], prefix: str) -> dict[str, str]:
 
 
 def expiries(service: PulsarService, config: LineConfig, topics: Sequence[str], now_s: float) -> list[Finding]:
-    """One finding for each expiry topic among these: how much waits in it, and whether a source delivers it.
-
-    Raises PulsarServiceError.
-    """
+    """One finding for each expiry topic among these: how much waits in it, and whether a source delivers it."""
     full = f"{full_topic_name(config.topic_prefix)}{_EXPIRY}"
-    return [
-        finding
-        for topic in sorted(topics)
-        if topic.startswith(full)
-        for finding in _expiries(service, config, topic, topic.removeprefix(full), now_s)
-    ]
+    return _of_each(
+        {topic: topic.removeprefix(full) for topic in sorted(topics) if topic.startswith(full)},
+        lambda topic, table: _expiries(service, config, topic, table, now_s),
+    )
+
+
+def _of_each(topics: Mapping[str, str], look: Callable[[str, str], Iterable[Finding]]) -> list[Finding]:
+    """What `look` finds about each of these topics, which are given with their subjects."""
+    found: list[Finding] = []
+    unanswered = Unanswered()
+    for topic, subject in topics.items():
+        if unanswered.skips(subject):
+            continue
+        try:
+            found += look(topic, subject)
+        except PulsarServiceError as error:
+            unanswered.add(subject, topic, error)
+    return [*found, *unanswered.findings()]
 
 
 def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str, now_s: float) -> Iterator[Finding]:
@@ -89,21 +97,30 @@ def tables(
     now_s: float,
     told: Collection[str] = (),
 ) -> list[Finding]:
-    """One finding for each table, and warnings about policies of its topics. Raises PulsarServiceError.
+    """One finding for each table, and warnings about policies of its topics.
 
     `told`: the hazards of events topics that agents have reported. An agent checks the policies once an hour.
     """
     events = events_tables(topics, config.topic_prefix)
     ask, logged = asked_once(service), SourceWarnings(config.functions_log_dir, now_s)
-    checks, events_checks = _PolicyChecks(ask), _PolicyChecks(ask, EVENTS, told)
+    checks, events_checks, unanswered = _PolicyChecks(ask), _PolicyChecks(ask, EVENTS, told), Unanswered()
     now_s = _at_the_broker(service, now_s)
 
-    def look(table: str) -> list[Finding]:
-        data = _existing(service, data_topics(table, sources))
-        its_own = [each for each in sources if serves(each, table)]
-        checks.look(each.name for each in data)
+    def look(table: str) -> _Table | None:
+        if unanswered.skips(table):
+            return None
+        try:
+            waiting = Backlog.of(service.stats(events[table]), config.events_subscription_name, now_s)
+        except NotThereError:
+            return None
+        except PulsarServiceError as error:
+            unanswered.add(table, events[table], error)
+            return None
+        data = _existing(service, data_topics(table, sources), unanswered)
+        checks.look(each.name for each in data if each.is_known)
         events_checks.look([events[table]])
-        return list(_table(service, config, table, events[table], data, now_s, its_own, logged))
+        its_own = [each for each in sources if serves(each, table)]
+        return _Table(name=table, topic=events[table], waiting=waiting, data=data, sources=its_own)
 
     with ThreadPoolExecutor(8) as pool:
         asked_completeness = pool.submit(
@@ -112,13 +129,28 @@ def tables(
             sorted(events),
             dead_letter_topics(config, (each.options for each in sources)),
         )
-        found = [finding for each in pool.map(look, sorted(events)) for finding in each]
+        looked = [each for each in pool.map(look, sorted(events)) if each is not None]
         completeness = asked_completeness.result()
+    found = [*(_table(each, config, logged) for each in looked), *unanswered.findings()]
     if isinstance(completeness, Finding):
         completed = [*found, completeness]
     else:
         completed = with_completeness(found, completeness)
     return [*completed, *events_checks.findings(), *checks.findings()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """A table as Pulsar shows it. `waiting`: None if its events topic has no subscription of the connector.
+
+    `data`: its data topics that exist. `sources`: those that serve it.
+    """
+
+    name: str
+    topic: str
+    waiting: Backlog | None
+    data: Sequence[_DataTopic]
+    sources: Sequence[SourceView]
 
 
 def _at_the_broker(service: PulsarService, now_s: float) -> float:
@@ -129,134 +161,41 @@ def _at_the_broker(service: PulsarService, now_s: float) -> float:
         return now_s
 
 
-def _table(
-    service: PulsarService,
-    config: LineConfig,
-    table: str,
-    topic: str,
-    data: Sequence[_DataTopic],
-    now_s: float,
-    sources: Sequence[SourceView],
-    logged: SourceWarnings,
-) -> Iterator[Finding]:
-    try:
-        stats = service.stats(topic)
-    except NotThereError:
-        return
-    waiting = Backlog.of(stats, config.events_subscription_name, now_s)
-    records = data[0].text if data else "no data topic"
-    if waiting is None:
-        text = f"its events topic has no subscription {config.events_subscription_name}: Pulsar deletes new events"
+def _table(table: _Table, config: LineConfig, logged: SourceWarnings) -> Finding:
+    subscription = config.events_subscription_name
+    if table.waiting is None:
+        text = f"its events topic has no subscription {subscription}: Pulsar deletes new events"
         remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
-        yield failure(table, text, remedy)
-        return
-    read_by = full_topic_name(topic), config.events_subscription_name
-    yield waiting_finding(table, waiting, records, read_by, sources, logged)
-
-
-def waiting_finding(
-    table: str,
-    waiting: Backlog,
-    records: str,
-    read_by: tuple[str, str],
-    sources: Sequence[SourceView],
-    logged: SourceWarnings,
-) -> Finding:
-    """Whether the events of a table are read.
-
-    `records`: the size of its data topic, as text. `read_by`: its events topic, and the subscription that the agents keep
-    for the connector. `sources`: those that serve it. `logged`: what they warn of.
-    """
-    facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
-    says = f"{waiting.text()}; {records}"
-    said = next(filter(None, (logged.about(each.name, table) for each in sources)), "") if waiting.messages else ""
-    if said:
-        says = f"{says}; its source's log says: {said}"
-    if not waiting.consumers:
-        if any(each.starts_for_s is not None for each in sources):
-            return warning(table, f"its source is starting: {says}", "wait, and see the sources", **facts)
-        return failure(
-            table, f"no source reads its events: {says}", _remedy_of_unread(table, read_by, sources), **facts
-        )
-    is_stalled = waiting.stalled_s > _STALLED_S
-    if not said and not is_stalled and waiting.oldest_s <= _LATE_S:
-        return ok(table, says, **facts)
-    make = failure if _PARKED in said or waiting.oldest_s > _VERY_LATE_S else warning
-    if said:
-        return make(table, says, "do what the log says; nothing is lost, and other tables continue", **facts)
-    if is_stalled:
-        says = f"{says}; none of its events was acknowledged for {as_duration(waiting.stalled_s)}"
-    return make(table, says, _remedy_of_late(sources, is_stalled=is_stalled), **facts)
-
-
-def _remedy_of_late(sources: Sequence[SourceView], *, is_stalled: bool) -> str:
-    place = f"{sources[0].log_path} on the worker" if sources else "the source's log"
-    if is_stalled:
-        return (
-            f"see {place}: it says whether the table is parked, or why its rows cannot be read (functionsLogDir in line.yaml"
-            " shows this here); nothing is lost, and other tables continue"
-        )
-    return (
-        f"wait until it has caught up, or see {place}: it says which table is parked, and why (functionsLogDir in line.yaml"
-        " shows this here); a row that cannot be read delays only its own key"
-    )
-
-
-def _remedy_of_unread(table: str, read_by: tuple[str, str], sources: Sequence[SourceView]) -> str:
-    """What to do about a table whose events nobody reads.
-
-    `read_by`: the events topic and the subscription that the agents keep for the connector. `sources`: those that serve
-    the table.
-    """
-    running = next((each for each in sources if each.running), None)
-    if running is not None:
-        topic, subscription = read_by
-        reads = sorted(events_of(running, table))
-        if all(each != topic for each, _ in reads):
-            return (
-                f"its source {running.name} reads {reads[0][0].rpartition('/')[2]} instead of {topic.rpartition('/')[2]}:"
-                " correct its option events.topic, or topicPrefix of the agents and of line.yaml"
-            )
-        if read_by not in reads:
-            return (
-                f"its source {running.name} reads with the subscription {reads[0][1]}, and the agents keep {subscription}:"
-                " set events.subscription.name of the source and eventsSubscriptionName to the same name"
-            )
-        return f"its source {running.name} runs, and waits: {waits_for(running)}"
-    if sources:
-        return f"see its source {sources[0].name} above"
-    return "deploy a source for it: pulsar-admin sources create (docs/connector.md)"
-
-
-def waits_for(source: SourceView) -> str:
-    """What to do about a source that runs and does not read its events topics."""
-    nodes = ", ".join(names_in(source.options.get("contactPoints") or ()))
-    asks = f"; it asks Cassandra at {nodes}: correct its option contactPoints if that is wrong" if nodes else ""
-    return f"{source.log_path} on the worker says for what{asks}"
+        return failure(table.name, text, remedy)
+    records = table.data[0].text if table.data else "no data topic"
+    read_by = full_topic_name(table.topic), subscription
+    return waiting_finding(table.name, table.waiting, records, read_by, table.sources, logged)
 
 
 @dataclass(frozen=True, slots=True)
 class _DataTopic:
-    """An existing data topic. `text`: its size, or why this is not known."""
+    """An existing data topic. `text`: its size, or why this is not known. `is_known`: False if Pulsar did not answer."""
 
     name: str
     text: str
+    is_known: bool = True
 
 
-def _existing(service: PulsarService, topics: Sequence[str]) -> list[_DataTopic]:
-    """Those of these topics that exist, and those that the role may not look at. Raises PulsarServiceError."""
+def _existing(service: PulsarService, topics: Sequence[str], unanswered: Unanswered) -> list[_DataTopic]:
+    """Those of these topics that exist, and those that the role may not look at, or that give no answer."""
     found = []
     for topic in topics:
         short = topic.rpartition("/")[2]
         try:
-            text = f"{short} has {as_bytes(int(service.stats(topic)['storageSize']))}"
+            found.append(_DataTopic(topic, f"{short} has {as_bytes(int(service.stats(topic)['storageSize']))}"))
         except NotThereError:
             continue
         except PulsarServiceError as error:
-            if not error.is_refusal:  # it may be of a tenant where the role has no rights
-                raise
-            text = f"the size of {short} is not known: {error}"
-        found.append(_DataTopic(topic, text))
+            if error.is_refusal:  # it may be of a tenant where the role has no rights
+                found.append(_DataTopic(topic, f"the size of {short} is not known: {error}"))
+            else:
+                unanswered.add(short, topic, error)
+                found.append(_DataTopic(topic, f"the size of {short} is not known", is_known=False))
     return found
 
 
@@ -313,90 +252,38 @@ def _told_once(topics: Sequence[str], first: Finding, kind: str) -> Finding:
     return replace(first, text=text, facts={"topics": list(topics)})
 
 
-class Backlog:
-    """The messages of a topic that a subscription has not acknowledged.
-
-    `oldest_s`: the age of the oldest of them. `stalled_s`: the seconds for which some of them wait, and consumers are
-    connected that acknowledge none.
-    """
-
-    def __init__(self, *, messages: int, oldest_s: float, consumers: int, stalled_s: float = 0.0) -> None:
-        self.messages: Final = messages
-        self.oldest_s: Final = oldest_s
-        self.consumers: Final = consumers
-        self.stalled_s: Final = stalled_s
-
-    @classmethod
-    def of(cls, stats: Mapping[str, Any], subscription: str, now_s: float) -> Backlog | None:
-        """The backlog of a subscription, from a topic's statistics; None if the topic has no such subscription."""
-        parts = list((stats.get("partitions") or {}).values()) or [stats]
-        found = [each["subscriptions"][subscription] for each in parts if subscription in each["subscriptions"]]
-        if not found:
-            return None
-        oldest = [
-            int(each.get("earliestMsgPublishTimeInBacklog") or 0) for each in found if int(each["msgBacklog"]) > 0
-        ]
-        times = [each / 1000 for each in oldest if each > 0]
-        consumers = [consumer for each in found for consumer in each.get("consumers") or ()]
-        is_read = times and consumers
-        return cls(
-            messages=sum(int(each["msgBacklog"]) for each in found),
-            oldest_s=max(0.0, now_s - min(times)) if times else 0.0,
-            consumers=len(consumers),
-            stalled_s=max(0.0, now_s - max(min(times), _last_sign_s(found, consumers))) if is_read else 0.0,
-        )
-
-    def text(self) -> str:
-        """`nothing waits`, or the number of messages and the age of the oldest."""
-        if not self.messages:
-            return "nothing waits"
-        age = f", the oldest for {as_duration(self.oldest_s)}" if self.oldest_s else ""
-        return f"{self.messages:,} message{'s wait' if self.messages != 1 else ' waits'}{age}"
-
-
-def _last_sign_s(subscriptions: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> float:
-    """When a message was acknowledged last, or a consumer connected, in seconds since the epoch.
-
-    Statistics of the subscription in each partition, and of its consumers. Pulsar forgets the time of the last
-    acknowledgement when a topic moves to another broker. Then the consumers connect anew.
-    """
-    names = ("lastAckedTimestamp", "lastMarkDeleteAdvancedTimestamp")
-    acknowledged = [int(each.get(name) or 0) / 1000 for each in subscriptions for name in names]
-    connected = [datetime.fromisoformat(each["connectedSince"]) for each in consumers if each.get("connectedSince")]
-    return max(*acknowledged, *(each.timestamp() for each in connected))
-
-
 def dead_letters(
     service: PulsarService, config: LineConfig, sources: Sequence[SourceView], now_s: float
 ) -> list[Finding]:
-    """One finding for each dead-letter topic. Raises PulsarServiceError."""
-    found = []
-    for topic in dead_letter_topics(config, (each.options for each in sources)):
-        short = topic.rpartition("/")[2]
-        try:
-            stats = service.stats(topic)
-            waiting = Backlog.of(stats, RESEND_SUBSCRIPTION, now_s)
-        except NotThereError:
-            found.append(ok(short, "none", letters=0))
-            continue
-        if waiting is None and _is_unused(stats):
-            found.append(ok(short, "none", letters=0))
-            continue
-        if waiting is None:
-            text = f"whether there are any is not known: the topic has no subscription {RESEND_SUBSCRIPTION}, which keeps them"
-            remedy = f"pulsar-admin topics create-subscription -m earliest -s {RESEND_SUBSCRIPTION} {topic}"
-            found.append(warning(short, text, remedy))
-            continue
-        if not waiting.messages:
-            found.append(ok(short, "none", letters=0))
-            continue
-        options = f"{_urls(config)} --topic {topic}"
-        text = f"{waiting.messages:,} changes could not be published and are dead letters"
-        if waiting.messages == 1:
-            text = "1 change could not be published and is a dead letter"
-        remedy = f"`cdc connector dead-letters {options}` gives the reasons; then `cdc connector resend {options}`"
-        found.append(failure(short, text, remedy, letters=waiting.messages))
-    return found
+    """One finding for each dead-letter topic."""
+    topics = dead_letter_topics(config, (each.options for each in sources))
+    return _of_each(
+        {topic: topic.rpartition("/")[2] for topic in topics},
+        lambda topic, short: [_dead_letters(service, config, topic, short, now_s)],
+    )
+
+
+def _dead_letters(service: PulsarService, config: LineConfig, topic: str, short: str, now_s: float) -> Finding:
+    """The finding about a dead-letter topic. Raises PulsarServiceError."""
+    try:
+        stats = service.stats(topic)
+    except NotThereError:
+        return ok(short, "none", letters=0)
+    waiting = Backlog.of(stats, RESEND_SUBSCRIPTION, now_s)
+    if waiting is None and not _is_unused(stats):
+        text = (
+            f"whether there are any is not known: the topic has no subscription {RESEND_SUBSCRIPTION}, which keeps them"
+        )
+        remedy = f"pulsar-admin topics create-subscription -m earliest -s {RESEND_SUBSCRIPTION} {topic}"
+        return warning(short, text, remedy)
+    if waiting is None or not waiting.messages:
+        return ok(short, "none", letters=0)
+    options = f"{_urls(config)} --topic {topic}"
+    text = f"{waiting.messages:,} changes could not be published and are dead letters"
+    if waiting.messages == 1:
+        text = "1 change could not be published and is a dead letter"
+    remedy = f"`cdc connector dead-letters {options}` gives the reasons; then `cdc connector resend {options}`"
+    return failure(short, text, remedy, letters=waiting.messages)
 
 
 def _is_unused(stats: Mapping[str, Any]) -> bool:

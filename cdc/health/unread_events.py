@@ -11,7 +11,7 @@ from cdc.health.findings import Finding, warning
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.shared_events import events_of
 from cdc.health.sources import SourceView
-from cdc.health.tables import waits_for
+from cdc.health.waiting_events import waits_for
 
 __all__ = ["unread_events"]
 

@@ -14,13 +14,13 @@ from typing import Final
 import pulsar
 
 from cdc.health.agent_status import NoStatusError
+from cdc.health.backlog import Backlog
 from cdc.health.data_topics import data_topics, serves
 from cdc.health.dead_letter_topics import dead_letter_topics
 from cdc.health.findings import Finding, Level, Section, as_duration, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
-from cdc.health.tables import Backlog
 from cdc.trace.current_row import CurrentRow, RowReadError, current_row
 from cdc.trace.log_places import archived_segments, local_segments, places_in
 from cdc.trace.newest_record import newest_record

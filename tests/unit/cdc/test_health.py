@@ -23,6 +23,7 @@ from rich.console import Console
 
 from cdc.commands.spark_options import may_be_iceberg
 from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.backlog import Backlog
 from cdc.health.completeness import _finding, completeness_of
 from cdc.health.data_topics import data_topics
 from cdc.health.doctor import agent_machine, captured_tables
@@ -35,7 +36,7 @@ from cdc.health.nodes import agents
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.screen import print_sections, verdict
 from cdc.health.sources import InstanceView, SourceView
-from cdc.health.tables import Backlog, events_tables, gap_finding
+from cdc.health.tables import events_tables, gap_finding
 from cdc.health.wanted_tables import not_captured
 from change_agent.reporting.http_endpoint import HttpEndpoint
 from change_agent.reporting.process_space import process_space

@@ -29,6 +29,7 @@ from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import _PolicyChecks, dead_letters, gaps, tables
 from cdc.health.topic_policies import as_hazard, asked_once
+from cdc.health.unanswered import Unanswered
 from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
@@ -652,6 +653,88 @@ def test_a_data_topic_without_the_right_to_look_at_it_hides_no_table() -> None:
         assert "nothing waits; the size of orders is not known: " in table.text
         [events, found] = _topics(service, config)
     assert (events.level, found.level, found.remedy) == (Level.OK, Level.WARNING, "grant the right to read them")
+
+
+_NO_BROKER: Final = {"reason": "Failed to find ownership for topic"}
+
+
+def test_a_topic_that_gives_no_answer_hides_no_other_table() -> None:
+    """The broker of one topic is away. The section had one error, and no table."""
+    data = "public/default/data-shop.orders"
+    pages = _line_of_orders({"tables": "shop.*"}, "unused", data, {"stats": page({"storageSize": 1})})
+    names = [f"persistent://public/default/cdc-events-shop.{name}" for name in ("orders", "parts", "users")]
+    pages[f"{_TOPICS}/partitioned"] = page(names)
+    for name in ("parts", "users"):
+        pages[f"/admin/v2/persistent/public/default/cdc-events-shop.{name}/partitions"] = page(_NO_BROKER, 503)
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        found = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+    orders, parts, *_ = found
+    assert (orders.level, orders.subject) == (Level.OK, "shop.orders")
+    assert "nothing waits; data-shop.orders has 1 B" in orders.text
+    assert (parts.level, parts.subject, parts.facts["subjects"]) == (
+        Level.FAILURE,
+        "shop.parts",
+        ["shop.parts", "shop.users"],
+    )
+    assert parts.text.startswith(
+        f"its state is not known, for Pulsar says nothing of its topic (and nothing of shop.users): {url} answers 503 to GET "
+    )
+    assert parts.remedy.startswith(f"`pulsar-admin topics lookup {names[1]}` names its broker: see that broker's log")
+    assert not [each for each in found if each.subject == "events topics"]
+
+
+def test_a_data_topic_that_gives_no_answer_does_not_hide_its_table() -> None:
+    """Its size is not known, and the broker is named with the remedy."""
+    data = "public/default/data-shop.orders"
+    pages = _line_of_orders({"tables": "shop.*"}, "unused", data, {"partitions": page(_NO_BROKER, 503)})
+    with serving(pages) as url, PulsarService(config := _line(url, eventsSubscriptionName="sub")) as service:
+        table, topic = tables(service, config, service.topics("public/default"), sources_of(service), 0.0)
+    assert "nothing waits; the size of data-shop.orders is not known" in table.text
+    assert (topic.level, topic.subject) == (Level.FAILURE, "data-shop.orders")
+
+
+def test_a_dead_letter_topic_that_gives_no_answer_hides_no_other() -> None:
+    """A source may have a topic of its own, at another broker."""
+    pages = {
+        f"/admin/v2/persistent/public/default/{name}/partitions": page(answer, status)
+        for name, answer, status in (("cdc-dead-letters", _NO_BROKER, 503), ("mine", {"reason": "no topic"}, 404))
+    }
+    source = SourceView(
+        name="s", topic="", options={"deadLetter.topic": "mine"}, wanted=1, instances=(), is_stopped=False
+    )
+    with serving(pages) as url, PulsarService(config := _line(url)) as service:
+        mine, lost = dead_letters(service, config, [source], 0.0)
+    assert (mine.level, mine.subject, mine.text) == (Level.OK, "mine", "none")
+    assert (lost.level, lost.subject) == (Level.FAILURE, "cdc-dead-letters")
+
+
+def test_after_many_topics_without_an_answer_the_others_are_not_asked_for() -> None:
+    """Each takes ten seconds, and a line may have a thousand tables. A refusal takes no time."""
+    unanswered = Unanswered()
+    for number in range(16):
+        assert not unanswered.skips(f"t{number}")
+        unanswered.add(f"t{number}", f"persistent://public/default/cdc-events-t{number}", PulsarServiceError("silent"))
+        unanswered.add(f"r{number}", "persistent://public/default/r", PulsarServiceError("no right", 403))
+    assert unanswered.skips("shop.orders")
+    silent, *_, skipped = sorted(unanswered.findings(), key=lambda each: not each.text.endswith("silent"))
+    assert silent.text.endswith("(and nothing of t1, t10, t11 and 12 others): silent")
+    assert skipped.facts == {"not_asked": ["shop.orders"]}
+
+
+def test_the_broker_that_does_not_answer_is_named() -> None:
+    """The admin service sends the request to the topic's own broker. The admin service itself was named."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nothing listens there
+        broker = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        path = "/admin/v2/persistent/public/default/t/partitions"
+        moved = Page(b"", 307, headers=(("Location", f"{broker}{path}"),))
+        with (
+            serving({path: moved}) as url,
+            PulsarService(_line(url)) as service,
+            pytest.raises(PulsarServiceError) as raised,
+        ):
+            service.stats("public/default/t")
+    assert str(raised.value).startswith(f"{broker} does not answer (")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"7"])

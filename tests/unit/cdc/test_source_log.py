@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cdc.health.backlog import Backlog
 from cdc.health.findings import Level
 from cdc.health.source_log import SourceWarnings, last_error
 from cdc.health.sources import SourceView
-from cdc.health.tables import Backlog, waiting_finding
+from cdc.health.waiting_events import waiting_finding
 
 _NOW_S = 1_795_453_200.0
 _READ = ("persistent://public/default/cdc-events-shop.orders", "sub")

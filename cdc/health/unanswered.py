@@ -1,0 +1,66 @@
+"""Topics of which Pulsar gives no answer: each error is told once, and hides no other topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from cdc.health.findings import Finding, failure
+from cdc.health.pulsar_service import PulsarServiceError
+
+__all__ = ["Unanswered"]
+
+# Each of these takes up to 10 s, and eight are asked at a time.
+_MOST_SILENT: Final = 16
+_SHOWN: Final = 3
+
+
+class Unanswered:
+    """The errors of requests about topics. Any thread may call its methods."""
+
+    def __init__(self) -> None:
+        self._errors: Final[list[tuple[str, str, PulsarServiceError]]] = []
+        self._not_asked: Final[list[str]] = []
+
+    def add(self, subject: str, topic: str, error: PulsarServiceError) -> None:
+        """Note that there is no answer about a topic. `subject`: the table, or what else the user knows it by."""
+        self._errors.append((subject, topic, error))
+
+    def skips(self, subject: str) -> bool:
+        """True if so many requests had no answer that this one is not sent, which would take too long."""
+        if sum(error.status is None for _, _, error in list(self._errors)) < _MOST_SILENT:
+            return False
+        self._not_asked.append(subject)
+        return True
+
+    def findings(self) -> list[Finding]:
+        """A failure for each error, with the topics that have it; and one for those that were not asked for."""
+        by_text: dict[str, list[tuple[str, str, PulsarServiceError]]] = {}
+        for subject, topic, error in sorted(self._errors, key=lambda each: each[:2]):
+            name = topic.rpartition("/")[2]
+            by_text.setdefault(str(error).replace(name, "*"), []).append((subject, topic, error))
+        found = [self._finding(group) for group in by_text.values()]
+        if self._not_asked:
+            text = f"{_names(sorted(self._not_asked))}: not asked for, because Pulsar did not answer for {_MOST_SILENT} others"
+            found.append(failure("", text, "do what is said about those", not_asked=sorted(self._not_asked)))
+        return found
+
+    @staticmethod
+    def _finding(group: list[tuple[str, str, PulsarServiceError]]) -> Finding:
+        (subject, topic, error), *others = group
+        more = f" (and nothing of {_names([each for each, _, _ in others])})" if others else ""
+        text = f"its state is not known, for Pulsar says nothing of its topic{more}: {error}"
+        if error.is_refusal:
+            remedy = f"pulsar-admin topics grant-permission --role ROLE --actions consume {topic}"
+        else:
+            remedy = (
+                f"`pulsar-admin topics lookup {topic}` names its broker: see that broker's log, and restart it if it hangs;"
+                " another one takes its topics then"
+            )
+        return failure(subject, text, remedy, subjects=[each for each, _, _ in group])
+
+
+def _names(subjects: Collection[str]) -> str:
+    """The first names, and the number of the others."""
+    shown = [*subjects][:_SHOWN]
+    return ", ".join(shown) + (f" and {len(subjects) - _SHOWN:,} others" if len(subjects) > _SHOWN else "")

@@ -66,6 +66,11 @@ class SourceWarnings:
         self._lock: Final = threading.Lock()
         self._by_source: Final[dict[str, list[tuple[float, str]]]] = {}
 
+    @property
+    def is_known(self) -> bool:
+        """True if the logs are looked at."""
+        return self._logs is not None
+
     def about(self, name: str, table: str) -> str:
         """The newest warning about `keyspace.table` that the source logged within the last two minutes.
 

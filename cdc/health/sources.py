@@ -56,7 +56,7 @@ class InstanceView:
     """One instance of a source.
 
     `last_exception`: the latest exception that Pulsar has recorded; `last_exception_s`: its time, in seconds since the
-    epoch.
+    epoch. `last_record_s`: when the instance handed over a record last, likewise; 0 if it has not since its start.
     """
 
     number: int
@@ -65,6 +65,7 @@ class InstanceView:
     restarts: int
     last_exception: str
     last_exception_s: float
+    last_record_s: float = 0.0
 
     @property
     def may_start(self) -> bool:
@@ -119,6 +120,11 @@ class SourceView:
     def running(self) -> int:
         """The number of instances that run."""
         return sum(each.is_running for each in self.instances)
+
+    @property
+    def last_record_s(self) -> float:
+        """When an instance handed over a record last, in seconds since the epoch; 0 if that is not known."""
+        return max((each.last_record_s for each in self.instances), default=0.0)
 
     @property
     def is_down(self) -> bool:
@@ -269,4 +275,5 @@ def _instance(number: int, status: Mapping[str, Any]) -> InstanceView:
         restarts=int(status.get("numRestarts") or 0),
         last_exception=str(last.get("exceptionString") or ""),
         last_exception_s=int(last.get("timestampMs") or 0) / 1000,
+        last_record_s=int(status.get("lastReceivedTime") or 0) / 1000,
     )

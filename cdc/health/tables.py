@@ -19,6 +19,7 @@ from cdc.health.findings import Finding, as_bytes, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
 from cdc.health.source_log import SourceWarnings
+from cdc.health.source_pace import pace_of
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
 from cdc.health.unanswered import Unanswered
@@ -131,7 +132,7 @@ def tables(
         )
         looked = [each for each in pool.map(look, sorted(events)) if each is not None]
         completeness = asked_completeness.result()
-    found = [*(_table(each, config, logged) for each in looked), *unanswered.findings()]
+    found = [*(_table(each, looked, config, now_s, logged) for each in looked), *unanswered.findings()]
     if isinstance(completeness, Finding):
         completed = [*found, completeness]
     else:
@@ -161,15 +162,23 @@ def _at_the_broker(service: PulsarService, now_s: float) -> float:
         return now_s
 
 
-def _table(table: _Table, config: LineConfig, logged: SourceWarnings) -> Finding:
+def _table(table: _Table, every: Sequence[_Table], config: LineConfig, now_s: float, logged: SourceWarnings) -> Finding:
+    """The finding about a table. `every`: all tables that Pulsar shows."""
     subscription = config.events_subscription_name
     if table.waiting is None:
         text = f"its events topic has no subscription {subscription}: Pulsar deletes new events"
         remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
         return failure(table.name, text, remedy)
+    names = {each.name for each in table.sources}
+    others = [
+        each.waiting
+        for each in every
+        if each is not table and each.waiting is not None and any(source.name in names for source in each.sources)
+    ]
     records = table.data[0].text if table.data else "no data topic"
     read_by = full_topic_name(table.topic), subscription
-    return waiting_finding(table.name, table.waiting, records, read_by, table.sources, logged)
+    pace = pace_of(table.sources, others, now_s)
+    return waiting_finding(table.name, table.waiting, records, read_by, table.sources, logged, pace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from cdc.health.backlog import Backlog
 from cdc.health.findings import Finding, as_duration, failure, ok, warning
 from cdc.health.shared_events import events_of
 from cdc.health.source_log import SourceWarnings
+from cdc.health.source_pace import STALLED_S, SourcePace
 from cdc.health.sources import SourceView, names_in
 
 __all__ = ["waiting_finding", "waits_for"]
 
 _LATE_S: Final = 60.0
-# A truncation that a node does not confirm keeps all events of a table waiting for up to 15 s and 5 s.
-STALLED_S: Final = 20.0
 _VERY_LATE_S: Final = 600.0
 # How the connector says that a table's events wait until an operator has done something.
 _PARKED: Final = "is parked"
+_NO_PACE: Final = SourcePace()
 
 
 def waiting_finding(
@@ -28,11 +28,13 @@ def waiting_finding(
     read_by: tuple[str, str],
     sources: Sequence[SourceView],
     logged: SourceWarnings,
+    pace: SourcePace = _NO_PACE,
 ) -> Finding:
     """Whether the events of a table are read.
 
     `records`: the size of its data topic, as text. `read_by`: its events topic, and the subscription that the agents keep
-    for the connector. `sources`: those that serve it. `logged`: what they warn of.
+    for the connector. `sources`: those that serve it. `logged`: what they warn of. `pace`: what they do for their other
+    tables.
     """
     facts = {"waiting_messages": waiting.messages, "oldest_s": waiting.oldest_s, "consumers": waiting.consumers}
     says = f"{waiting.text()}; {records}"
@@ -45,28 +47,50 @@ def waiting_finding(
         return failure(
             table, f"no source reads its events: {says}", _remedy_of_unread(table, read_by, sources), **facts
         )
-    is_stalled = waiting.stalled_s > STALLED_S
-    if not said and not is_stalled and waiting.oldest_s <= _LATE_S:
-        return ok(table, says, **facts)
-    make = failure if _PARKED in said or waiting.oldest_s > _VERY_LATE_S else warning
+    is_very_late = waiting.oldest_s > _VERY_LATE_S
     if said:
+        make = failure if _PARKED in said or is_very_late else warning
         return make(table, says, "do what the log says; nothing is lost, and other tables continue", **facts)
+    # After ten minutes a table is not excused by the work on others any more.
+    is_stalled = waiting.stalled_s > STALLED_S and (is_very_late or not pace.is_busy)
+    if not is_stalled and waiting.oldest_s <= _LATE_S:
+        return ok(table, says, **facts)
+    make = failure if is_very_late else warning
+    log = f"{sources[0].log_path} on the worker" if sources else "the source's log"
     if is_stalled:
-        says = f"{says}; none of its events was acknowledged for {as_duration(waiting.stalled_s)}"
-    return make(table, says, _remedy_of_late(sources, is_stalled=is_stalled), **facts)
+        says, remedy = f"{says}; {_stalled_text(waiting, pace)}", _remedy_of_stalled(log, pace)
+    else:
+        says, remedy = f"{says}{_busy_text(pace)}", _remedy_of_late(log)
+    hint = "" if logged.is_known else " (functionsLogDir in line.yaml shows this here)"
+    return make(table, says, f"{remedy}{hint}", **facts)
 
 
-def _remedy_of_late(sources: Sequence[SourceView], *, is_stalled: bool) -> str:
-    place = f"{sources[0].log_path} on the worker" if sources else "the source's log"
-    if is_stalled:
-        return (
-            f"see {place}: it says whether the table is parked, or why its rows cannot be read (functionsLogDir in line.yaml"
-            " shows this here); nothing is lost, and other tables continue"
-        )
+def _busy_text(pace: SourcePace) -> str:
+    if not pace.behind:
+        return ""
+    return f"; its source catches up with {pace.behind:,} other table{'' if pace.behind == 1 else 's'}"
+
+
+def _stalled_text(waiting: Backlog, pace: SourcePace) -> str:
+    text = f"none of its events was acknowledged for {as_duration(waiting.stalled_s)}"
+    if pace.moving:
+        return f"{text}, while {pace.moving:,} other table{' goes' if pace.moving == 1 else 's go'} on"
+    if pace.still:
+        return f"{text}, and none of {pace.still:,} other table{'' if pace.still == 1 else 's'} of its source"
+    return text
+
+
+def _remedy_of_stalled(log: str, pace: SourcePace) -> str:
+    if pace.still and not pace.moving:
+        return f"see that Cassandra and Pulsar answer (cdc doctor), and {log}: it says what the source waits for; nothing is lost"
     return (
-        f"wait until it has caught up, or see {place}: it says which table is parked, and why (functionsLogDir in line.yaml"
-        " shows this here); a row that cannot be read delays only its own key"
+        f"see {log}: it says whether the table is parked, or why its rows cannot be read; nothing is lost, and other"
+        " tables continue"
     )
+
+
+def _remedy_of_late(log: str) -> str:
+    return f"wait until it has caught up; if the age grows, see {log}: it says which table is parked, and which rows cannot be read"
 
 
 def _remedy_of_unread(table: str, read_by: tuple[str, str], sources: Sequence[SourceView]) -> str:

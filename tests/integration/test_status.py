@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from cdc.health.line_config import LineConfig
 from cdc.health.pulsar_service import PulsarService
 from cdc.health.source_keeper import SourceKeeper, wait_for_sources
+from cdc.health.sources import sources_of
 from cdc.health.turns import Turns
 from cdc.main import cli
 from cdc.rest import rest
@@ -103,3 +105,21 @@ def test_a_source_that_does_not_run_is_named_and_restarted_by_one_watch(
         assert source.name not in wait_for_sources(config, print, timeout_s=0)
         rest().post(f"{pulsar.admin_url}/admin/v3/sources/public/default/{source.name}/start").raise_for_status()
         wait_until(lambda: bool(wait_for_sources(config, print, timeout_s=0).get(source.name)), "why it does not run")
+
+
+def test_the_functions_worker_knows_when_a_source_published_last(
+    line_yaml: Path, cql: Session, deploy_connector: DeployConnector, keyspace: str
+) -> None:
+    """By this time, a source that works on a backlog is told from one that stands still."""
+    cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY) WITH cdc = true")
+    source = deploy_connector(keyspace, "t")
+    with PulsarService(LineConfig.load(line_yaml)) as service:
+
+        def published_s() -> float:
+            return next(each.last_record_s for each in sources_of(service) if each.name == source.name)
+
+        assert published_s() == 0
+        before_s = time.time()
+        cql.execute(f"INSERT INTO {keyspace}.t (pk) VALUES (1)")
+        wait_until(lambda: published_s() > 0, "the time of the record")
+        assert before_s <= published_s() <= time.time()

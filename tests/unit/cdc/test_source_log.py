@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cdc.health.backlog import Backlog
-from cdc.health.findings import Level
+from cdc.health.findings import Finding, Level
 from cdc.health.source_log import SourceWarnings, last_error
+from cdc.health.source_pace import SourcePace, pace_of
 from cdc.health.sources import SourceView
 from cdc.health.waiting_events import waiting_finding
 
@@ -144,6 +145,65 @@ def test_without_the_logs_a_table_that_stalls_is_named_within_half_a_minute(stal
         )
     else:
         assert found.remedy == ""
+
+
+def _stalled(pace: SourcePace, *, stalled_s: float = 25.0, oldest_s: float = 25.0, logs: Path | None = None) -> Finding:
+    waiting = Backlog(messages=1, oldest_s=oldest_s, consumers=4, stalled_s=stalled_s)
+    return waiting_finding("shop.orders", waiting, "", _READ, [_source()], SourceWarnings(logs, _NOW_S), pace)
+
+
+def test_a_table_that_waits_for_its_turn_is_not_said_to_be_parked() -> None:
+    """All tables of a source catch up, and share its reads. Each one without an acknowledgement for 20 s was named."""
+    catching_up = SourcePace(moving=2, behind=2, still=7)
+    assert _stalled(catching_up).level is Level.OK
+    late = _stalled(catching_up, stalled_s=61.0, oldest_s=61.0)
+    assert (late.level, "acknowledged" in late.text, "parked" in late.text) == (Level.WARNING, False, False)
+    assert late.text.endswith("; its source catches up with 2 other tables")
+    assert late.remedy.startswith("wait until it has caught up; ")
+    large_message = SourcePace(record_s=3.0)
+    assert _stalled(large_message).level is Level.OK
+    for_too_long = _stalled(catching_up, stalled_s=601.0, oldest_s=601.0)
+    assert (for_too_long.level, "acknowledged for 10 min" in for_too_long.text) == (Level.FAILURE, True)
+
+
+def test_a_table_that_stands_while_the_others_of_its_source_go_on_may_be_parked() -> None:
+    """The others have no backlog to speak of, so it is not their turn that it waits for."""
+    found = _stalled(SourcePace(moving=3, behind=0, record_s=0.5))
+    assert found.level is Level.WARNING
+    assert found.text.endswith("; none of its events was acknowledged for 25.0 s, while 3 other tables go on")
+    assert "it says whether the table is parked" in found.remedy
+
+
+def test_a_source_that_stands_still_as_a_whole_is_not_a_parked_table() -> None:
+    """Cassandra or Pulsar is the usual reason."""
+    found = _stalled(SourcePace(still=2, record_s=300.0))
+    assert found.text.endswith("acknowledged for 25.0 s, and none of 2 other tables of its source")
+    assert found.remedy.startswith("see that Cassandra and Pulsar answer (cdc doctor), and logs/functions/")
+    assert "parked" not in found.remedy
+
+
+def test_an_option_that_line_yaml_has_is_not_asked_for(tmp_path: Path) -> None:
+    """With the logs at hand, the remedy still said that functionsLogDir would show them."""
+    stands = SourcePace(moving=3)
+    assert "functionsLogDir" in _stalled(stands).remedy
+    assert "functionsLogDir" not in _stalled(stands, logs=_logs(tmp_path, "")).remedy
+
+
+def test_the_pace_of_a_source_is_that_of_its_other_tables() -> None:
+    """One that catches up, one that is up to date, one that stands, and one that nobody reads."""
+    others = [
+        Backlog(messages=9, oldest_s=300.0, consumers=1, stalled_s=1.0, acknowledged_s=1.0),
+        Backlog(messages=0, oldest_s=0.0, consumers=1, acknowledged_s=2.0),
+        Backlog(messages=1, oldest_s=30.0, consumers=1, stalled_s=30.0, acknowledged_s=900.0),
+        Backlog(messages=1, oldest_s=30.0, consumers=0, acknowledged_s=1.0),
+    ]
+    instances = [
+        {"instanceId": at, "status": {"running": True, "lastReceivedTime": int((_NOW_S - ago_s) * 1000)}}
+        for at, ago_s in enumerate((7, 70))
+    ]
+    source = SourceView.of("shop", {"configs": {}}, {"numInstances": 2, "instances": instances})
+    assert pace_of([source], others, _NOW_S) == SourcePace(moving=2, behind=1, still=1, record_s=7.0)
+    assert pace_of([_source()], [], _NOW_S) == SourcePace()
 
 
 def test_a_table_without_waiting_events_is_well_whatever_the_log_says(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import threading
@@ -37,6 +38,24 @@ def test_it_is_waited_for_until_it_is_told() -> None:
     assert request.wait(60)
     assert time.monotonic() - started < 30
     assert request.wait(0)
+
+
+def test_a_wait_wakes_up_only_when_it_ends() -> None:
+    """The main thread of an idle agent woke up ten times a second."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    assert not SignalRequest().wait(1.0)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 5
+
+
+def test_an_earlier_request_does_not_end_a_later_wait() -> None:
+    request = SignalRequest()
+    request.send()
+    request.send()
+    assert request.wait(60)
+    assert request.take()
+    started = time.monotonic()
+    assert not request.wait(0.2)
+    assert time.monotonic() - started >= 0.2
 
 
 def test_it_is_taken_once() -> None:

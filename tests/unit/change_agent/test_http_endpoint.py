@@ -119,6 +119,17 @@ def test_reads_of_the_schema_are_counted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "status.json").read_text())["metrics"]["schema_refreshes"] == 3
 
 
+def test_the_status_has_a_line_for_each_of_its_parts(tmp_path: Path) -> None:
+    """It is encoded each second. With a line for each value, that took ten times as long."""
+    report = _report(_Node(node_id=UUID(int=1)), tmp_path, {}, {})
+    report.refresh()
+    text = (tmp_path / "status.json").read_text()
+    first, *lines, last = text.splitlines()
+    parts = json.loads(text)
+    assert (first, last, len(lines)) == ("{", "}", len(parts))
+    assert [json.loads(f"{{{line.removesuffix(',')}}}") for line in lines] == [{name: parts[name]} for name in parts]
+
+
 def test_the_status_names_a_node_that_never_answered_by_its_contact_points(tmp_path: Path) -> None:
     """Its host id is not known."""
     report = _report(_Node(), tmp_path, {}, {})

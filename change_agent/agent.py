@@ -74,6 +74,7 @@ from change_agent.reporting.prometheus import CONTENT_TYPE, MetricsPage
 from change_agent.reporting.status_report import StatusReport
 from change_agent.reporting.topic_prefix import take_prefix
 from change_agent.schema.node_connection import NodeConnection
+from change_agent.schema.present_tables import PresentTables
 from change_agent.schema.schema_history import SchemaHistory
 from change_agent.schema.table_metadata import TableMetadataProvider
 from change_agent.segments.clearings import Clearings
@@ -92,7 +93,6 @@ from runtime.stage import Stage
 from schemas.errors import CdcError, ConfigError
 from schemas.gap_record import gaps_topic
 from schemas.progress_record import Peer, progress_topic
-from schemas.table_metadata import TableMetadata
 from schemas.topics import full_topic_name
 
 __all__ = ["AgentFailedError", "ChangeAgent"]
@@ -143,6 +143,11 @@ class ChangeAgent:
         )
         self._positions.go_on_from(self._stored.last_place)
         self._provider: Final = self._make_provider()
+        self._tables: Final = PresentTables(
+            lambda: self._interpreter.published_tables,
+            lambda: self._interpreter.left_out_tables,
+            lambda: self._provider.present,
+        )
         self._rotation: Final = segment_rotation(config)
         self._producers: Final = event_producers(config, self._note_lost)
         self._stops: Final = Stops(config.cdc_working_dir)
@@ -167,7 +172,7 @@ class ChangeAgent:
                 max_held_bytes=config.max_held_bytes,
             ),
             check_s=config.events_topics_check_interval_ms / 1000,
-            tables=self._present_names,
+            tables=self._tables.names,
             on_damage=self._stops.note,
             awaited=self._awaited,
             dropped=DroppedTables(self._producers.has_topic, partial(have_gone, self._provider)),
@@ -382,26 +387,13 @@ class ChangeAgent:
         """
         stops = self._table_stops()
         self._publisher.note_moment(
-            time_ms, frozenset(name for name, reason in stops.items() if reason is None), self._present_names()
+            time_ms, frozenset(name for name, reason in stops.items() if reason is None), self._tables.names()
         )
-
-    def _present_names(self) -> frozenset[tuple[str, str]]:
-        return frozenset((each.keyspace, each.name) for each in self._present_tables())
 
     def _is_dropped(self, table_id: UUID) -> bool | None:
         """True if the node does not have the table now; None before the node's first answer."""
         present = self._provider.present
         return None if present is None else table_id not in present
-
-    def _present_tables(self) -> list[TableMetadata]:
-        """Published tables that the node has now."""
-        present = self._provider.present or frozenset()
-        return [each for each in self._interpreter.published_tables if each.cdc and each.table_id in present]
-
-    def _left_out_tables(self) -> list[TableMetadata]:
-        """Tables that the node has now and whose changes are not published."""
-        present = self._provider.present or frozenset()
-        return [each for each in self._interpreter.left_out_tables if each.table_id in present]
 
     def _table_stops(self) -> dict[tuple[str, str], str | None]:
         known = self._provider.known
@@ -409,8 +401,8 @@ class ChangeAgent:
         published = self._interpreter.published_tables
         unknown_stops = None if self._copy is None else self._copy.unknown_stops
         note_unlogged(published, self._provider.unlogged_keyspaces, self._stops)
-        note_left_out(self._left_out_tables(), self._progress.reported, self._stops)
-        if self._guard.ran_without_cdc and (disabled := self._present_tables()):
+        note_left_out(self._tables.left_out(), self._progress.reported, self._stops)
+        if self._guard.ran_without_cdc and (disabled := self._tables.captured()):
             # Each observation makes one stop: an operator may end that stop soon after the node's restart.
             self._guard.ran_without_cdc = False
             note_disabled(disabled, self._stops)
@@ -446,7 +438,7 @@ class ChangeAgent:
             return None
         if not self._interpreter.schema_version:  # it publishes no table before it has a schema
             return None
-        left_out = {each.full_name for each in self._left_out_tables()}
+        left_out = {each.full_name for each in self._tables.left_out()}
         return ProgressState(
             node_id=known.node_id,
             tables=[each for each in self._interpreter.published_tables if each.full_name not in left_out],

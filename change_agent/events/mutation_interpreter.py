@@ -105,6 +105,9 @@ class MutationInterpreter:
         # Ids of tables without events; of these, the tables whose mutations need not be decoded.
         self._left_out: frozenset[bytes] = frozenset()
         self._unpublished: frozenset[bytes] = frozenset()
+        # They are asked for several times a second, also by other threads.
+        self._published_tables: tuple[TableMetadata, ...] = ()
+        self._left_out_tables: tuple[TableMetadata, ...] = ()
         # Ids of the tables of `system_schema`, of `system.local`, and of all tables that `_interpret_with_care` is for:
         # both of these, and tables whose definitions differ.
         self._schema_ids: frozenset[bytes] = frozenset()
@@ -129,12 +132,12 @@ class MutationInterpreter:
         return self._version
 
     @property
-    def published_tables(self) -> list[TableMetadata]:
-        """Tables whose changes are published, dropped tables first.
+    def published_tables(self) -> tuple[TableMetadata, ...]:
+        """Tables whose changes are published, dropped tables first. The object stays the same until the schema changes.
 
         If several tables have the same name, the last one is the present table.
         """
-        return [table for table_id, table in self._tables.items() if table_id.bytes not in self._left_out]
+        return self._published_tables
 
     @property
     def left_out_ids(self) -> frozenset[bytes]:
@@ -142,13 +145,13 @@ class MutationInterpreter:
         return self._left_out
 
     @property
-    def left_out_tables(self) -> list[TableMetadata]:
-        """Tables, also dropped ones, that are not published by their newest definition and the filter.
+    def left_out_tables(self) -> tuple[TableMetadata, ...]:
+        """Tables, also dropped ones, that are not published by their newest definition and the filter. The object stays
+        the same until the schema changes.
 
         Changes that were written while such a table had `cdc = true` are still published, if the filter admits it.
         """
-        left_out = self._left_out
-        return [each for table_id, each in self._tables.items() if table_id.bytes in left_out or not is_published(each)]
+        return self._left_out_tables
 
     def confirm_schema(self) -> bool:
         """Use the schema that the node has now. Return False if the node does not answer."""
@@ -447,6 +450,10 @@ class MutationInterpreter:
         admitted = [each for each in tables if self._filter.admits(each.keyspace, each.name)]
         published = {each.table_id.bytes for each in admitted if is_published(each) or each.table_id.bytes in differing}
         left_out = self._left_out = frozenset(each.table_id.bytes for each in tables) - published
+        self._published_tables = tuple(each for each in tables if each.table_id.bytes not in left_out)
+        self._left_out_tables = tuple(
+            each for each in tables if each.table_id.bytes in left_out or not is_published(each)
+        )
         self._builder.leave_out(left_out)
         self._unpublished = left_out - self._schema_ids - {self._local_id}
         self._special = (differing - left_out) | self._schema_ids | {self._local_id}

@@ -173,6 +173,9 @@ def test_a_table_whose_cdc_is_off_is_left_out_although_it_was_on_before(golden: 
     changes = [number for number, (one, other) in enumerate(pairwise(left_out)) if one != other]
     assert len(changes) == 2 and not left_out[0] and not left_out[-1]
     assert "k.t" in {each.full_name for each in reader.interpreter.published_tables}
+    # Several threads ask several times a second, for all tables of the cluster.
+    assert reader.interpreter.published_tables is reader.interpreter.published_tables
+    assert reader.interpreter.left_out_tables is reader.interpreter.left_out_tables
     reader.close()
 
 

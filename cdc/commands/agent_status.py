@@ -69,7 +69,7 @@ def _status_of(directory: Path) -> AgentStatus:
     except NoStatusError as error:
         found, problem = None, error
     if text := without_status(directory, local_agents()):
-        raise NoStatusError(f"{text}; see its log")
+        raise NoStatusError(text, "see its log")
     if found is None:
         raise problem
     return found

@@ -23,7 +23,7 @@ from change_agent.reporting.process_space import process_space
 from change_agent.schema.node_connection import CHECK_LOGIN
 from schemas.errors import CdcError
 
-__all__ = ["AgentStatus", "NoStatusError"]
+__all__ = ["AS_ITS_USER", "AgentStatus", "NoStatusError"]
 
 STALE_S: Final = 10.0
 _STUCK_S: Final = 60.0
@@ -39,8 +39,17 @@ _MOST_TOPICS: Final = 8
 _MOST_NAMES: Final = 3
 
 
+AS_ITS_USER: Final = "run this as the agent's user, or name the agent by its URL under agents in line.yaml"
+_NOT_STARTED: Final = "start it, or correct agents in line.yaml"
+
+
 class NoStatusError(CdcError):
-    """There is no agent's status at this place, or it cannot be read."""
+    """There is no agent's status at this place, or it cannot be read. `text`: why; `remedy`: what to do about it."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(f"{text}; {remedy}")
+        self.text: Final = text
+        self.remedy: Final = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +71,13 @@ class AgentStatus:
         try:
             return cls(str(directory), checked_status(json.loads(path.read_text(encoding="utf-8"))))
         except FileNotFoundError as error:
-            raise NoStatusError(f"{path} does not exist: no agent ever ran with this working directory") from error
-        except (OSError, ValueError) as error:
-            raise NoStatusError(f"{path} cannot be read, or is no agent's status ({error})") from error
+            text = f"{path} does not exist: no agent ever ran with this working directory"
+            raise NoStatusError(text, _NOT_STARTED) from error
+        except OSError as error:
+            raise NoStatusError(f"{path} cannot be read ({error.strerror or error})", AS_ITS_USER) from error
+        except ValueError as error:
+            remedy = "correct agents in line.yaml; if it is the agent's working directory, see the agent's log"
+            raise NoStatusError(f"{path} is no agent's status ({error})", remedy) from error
 
     @classmethod
     def of_url(cls, url: str) -> Self:
@@ -73,17 +86,22 @@ class AgentStatus:
             answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S, trust_env=False)
             if answer.status_code == httpx.codes.NOT_FOUND:
                 raise NoStatusError(
-                    f"{url} has no /status: it waits for another agent or for its node, or is of an earlier version (see {url}/readyz)"
+                    f"{url} has no /status: the agent waits for another agent or for its node, or is of an earlier version",
+                    f"see {url}/readyz and its log: they say what it waits for",
                 )
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.content.strip() == b"{}":
-                raise NoStatusError(f"{url} answers, and has written no status yet: it starts (see {url}/readyz)")
+                text = f"{url} answers, and has written no status yet: it starts"
+                raise NoStatusError(text, f"wait some seconds; {url}/readyz says what it waits for")
             answer.raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise NoStatusError(f"{url} does not answer ({str(error) or type(error).__name__})") from error
+            text = f"{url} does not answer ({str(error) or type(error).__name__})"
+            remedy = f"{_NOT_STARTED}; its httpAddress must be one that this machine reaches (loopback by default)"
+            raise NoStatusError(text, remedy) from error
         try:
             return cls(url, checked_status(answer.json()), _date_of(answer))
         except ValueError as error:
-            raise NoStatusError(f"{url} answers, but {url}/status is no agent's status ({error})") from error
+            text = f"{url} answers, but {url}/status is no agent's status ({error})"
+            raise NoStatusError(text, "correct this URL under agents in line.yaml") from error
 
     @property
     def node_id(self) -> str | None:
@@ -221,8 +239,9 @@ class AgentStatus:
             remedy = "nothing to do if one of the two is a spare; else stop one of them"
             yield warning(self.place, f"it waits: another agent publishes the changes of {self._its_node}", remedy)
         if (stuck_s := self.progress("stuck_s")) > _STUCK_S:
-            text = f"the log moved and its position did not for {as_duration(stuck_s)}; {self.summary()}"
-            yield failure(self.place, text, "see its topics here, and whether Pulsar answers: cdc doctor")
+            text = f"Cassandra writes to its log, and the agent's position has not moved for {as_duration(stuck_s)}; {self.summary()}"
+            remedy = "cdc doctor says whether Pulsar answers; if it does, save the agent's log and restart it: nothing is lost"
+            yield failure(self.place, text, remedy)
         if self.number("cdc_raw_unlocked"):
             remedy = "make sure that only one agent runs for the node"
             yield warning(self.place, "cdc_raw cannot be locked: a second agent would not be kept out", remedy)
@@ -294,7 +313,7 @@ class AgentStatus:
             )
             remedy = "its log has the reason and the files; let its user write in their folder (docs/install.md)"
             yield failure(self.place, text, remedy)
-        remedy = "see why events are not sent (its topics, Pulsar), or raise cdc_total_space in cassandra.yaml"
+        remedy = "find out why events are not sent: its topics here, and cdc doctor; to gain time, raise cdc_total_space in cassandra.yaml"
         if limit and used >= _NEARLY * limit:
             text = f"cdc_raw has {as_bytes(used)} of {as_bytes(limit)}: Cassandra refuses writes when it is full"
             yield failure(self.place, text, remedy)
@@ -334,10 +353,10 @@ class AgentStatus:
                 f"{_some(tables)} cannot be published ({problem or 'its topic is being opened'}); {events:,.0f} events wait,"
                 f" {as_bytes(held)} are held on disk"
             )
-            remedy = "fix what Pulsar reports; the events are kept, and sent afterwards"
+            remedy = "remove the reason; the events are kept, and sent by themselves then"
             yield (failure if problem else warning)(self.place, text, remedy)
         if more := sum(map(len, list(by_reason.values())[_MOST_TOPICS:])):
-            yield failure(self.place, f"and {more} tables more", "--json lists all")
+            yield failure(self.place, f"and {more} tables more", "cdc agent status --json lists all")
 
     def _part(self, name: str) -> Mapping[str, object]:
         found: Mapping[str, object] = self.content[name]

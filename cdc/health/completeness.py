@@ -125,7 +125,9 @@ def _remedy_of_unknown(problems: Sequence[str]) -> str:
         if any(each.endswith(DEAD_LETTERS) for each in problems):
             return "see dead letters below (CdcDeadLetters in docs/runbook.md)"
         return "wait until the connector has read them; else see the sources (CdcBacklogNotRead in docs/runbook.md)"
-    return "start cdc agent on each node that is named, and right after its first start wait (CdcTableNotKnown in docs/runbook.md)"
+    return (
+        "start cdc agent on each node that is named; if it was just started, wait (CdcTableNotKnown in docs/runbook.md)"
+    )
 
 
 def with_completeness(findings: Sequence[Finding], completeness: Mapping[str, Finding]) -> list[Finding]:

@@ -25,6 +25,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServic
 from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
 from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
+from cdc.health.unanswered import remedy_of_topic
 from cdc.health.wanted_tables import NOT_CAPTURED, cdc_statement, is_of_system, not_captured
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
@@ -161,18 +162,24 @@ def _settings(subject: str, settings: Mapping[str, str] | None, *, read_unsynced
         return
     if "cdc_enabled" not in settings:
         yield warning(
-            subject, "Cassandra 3.11 does not show its settings", "see to cdc_enabled: true in cassandra.yaml"
+            subject, "Cassandra 3.11 does not show its settings", "check that cassandra.yaml has cdc_enabled: true"
         )
         return
     if settings["cdc_enabled"].lower() != "true":
         yield failure(
-            subject, "cdc_enabled is false: nothing is captured", "set cdc_enabled: true in cassandra.yaml, and restart"
+            subject,
+            "cdc_enabled is false: nothing is captured",
+            "set cdc_enabled: true in cassandra.yaml, and restart the node",
         )
     else:
         yield ok(subject, "cdc_enabled is true")
     if settings.get("cdc_block_writes", "true").lower() == "false":
         text = "cdc_block_writes is false: when cdc_raw is full Cassandra deletes changes that nobody has read"
-        yield warning(subject, text, "set cdc_block_writes: true, or watch the gaps of cdc status")
+        yield warning(
+            subject,
+            text,
+            "set cdc_block_writes: true in cassandra.yaml and restart the node, or watch the gaps of cdc status",
+        )
     period_ms = _period_ms(settings)
     if settings.get("commitlog_sync") == "periodic" and period_ms is not None:
         text = (
@@ -199,7 +206,11 @@ def _clock(subject: str, apart_s: float) -> Finding:
     if abs(apart_s) < _APART_S:
         return ok(subject, "its clock and this one agree")
     text = f"its clock is {as_duration(abs(apart_s))} {'behind' if apart_s > 0 else 'ahead of'} that of this machine"
-    return warning(subject, text, "synchronize the clocks (chrony, ntp): they show which rows are read too early")
+    return warning(
+        subject,
+        text,
+        "synchronize the clocks (chrony, ntp): the connector judges by them whether it has read a row too early",
+    )
 
 
 def captured_tables(schema: Mapping[str, Sequence[Mapping[str, object]]], wanted: Sequence[str]) -> Iterator[Finding]:
@@ -240,6 +251,8 @@ def _pulsar(service: PulsarService) -> Iterator[Finding]:
         apart_s = time.time() - service.clock_s()
     except PulsarServiceError as error:
         remedy = "start it, or correct pulsarAdminUrl and credentials"
+        if error.is_refusal:
+            remedy = "correct the credentials, or grant the role its rights"
         yield failure("admin service", str(error), remedy)
         return
     yield _version("admin service", "Pulsar", version, (PULSAR_VERSION,))
@@ -271,7 +284,8 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
     try:
         names = service.topics(namespace)
     except PulsarServiceError as error:
-        return [failure("", str(error), f"grant the right to list topics of {namespace}")]
+        right = f"grant the right to list topics of {namespace}"
+        return [failure("", str(error), right if error.is_refusal else "see Pulsar above")]
     events = events_tables(names, config.topic_prefix)
     data = [name for name in names if name.rpartition("/")[2].startswith("data-")]
     with suppress(PulsarServiceError):  # reported by another section
@@ -302,7 +316,11 @@ def _topic(service: PulsarService, ask: Ask, topic: str, audience: Audience | No
     except NotThereError:
         return
     except PulsarServiceError as error:
-        yield warning(short, f"its policies cannot be read: {error}", "grant the right to read them")
+        yield warning(
+            short,
+            f"its policies cannot be read: {error}",
+            remedy_of_topic(topic, error, "grant the right to read them"),
+        )
         return
     yield from warnings
     if not warnings:
@@ -411,7 +429,11 @@ def _machine(config: AgentConfig) -> Iterator[Finding]:
     limit = config.cdc_total_space_bytes or cdc_space_of(settings, shutil.disk_usage(raw).total).total_bytes
     text = f"{as_bytes(used)} of {as_bytes(limit)}"
     if used > limit // 2:
-        yield warning(str(raw), f"has {text}", "see why events are not sent (cdc status), or raise cdc_total_space")
+        yield warning(
+            str(raw),
+            f"has {text}",
+            "cdc status says why events are not sent; to gain time, raise cdc_total_space in cassandra.yaml",
+        )
     else:
         yield ok(str(raw), f"can be read and written, has {text}")
     folder = config.cdc_working_dir

@@ -36,12 +36,15 @@ _UNKNOWN: Final = "not known, because Pulsar does not say"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Pulsar's answers. `problem`: why nothing is known. `sources_problem`: why the sources are not known."""
+    """Pulsar's answers. `problem`: why nothing is known. `sources_problem`: why the sources are not known. `remedy`: what to
+    do about that.
+    """
 
     topics: Sequence[str]
     sources: Sequence[SourceView]
     problem: str | None
     sources_problem: str | None
+    remedy: str = ""
 
 
 def line_status(config: LineConfig) -> list[Section]:
@@ -93,16 +96,22 @@ def _pulsar(service: PulsarService, config: LineConfig) -> _Answer:
     try:
         topics = [topic for each in dict.fromkeys([namespace, config.namespace]) for topic in service.topics(each)]
     except PulsarServiceError as error:
-        return _Answer([], [], str(error), str(error))
+        remedy = "start it, or correct pulsarAdminUrl and credentials in line.yaml"
+        if error.is_refusal:
+            remedy = f"correct the credentials in line.yaml, or grant the role the right to list topics of {config.namespace}"
+        return _Answer([], [], str(error), str(error), remedy)
     try:
         return _Answer(topics, with_starts(service, sources_of(service, config.sources)), None, None)
     except PulsarServiceError as error:
-        return _Answer(topics, [], None, str(error))
+        remedy = "enable the functions worker, or wait until it has started; cdc doctor checks it"
+        if error.is_refusal:
+            remedy = f"pulsar-admin namespaces grant-permission --role ROLE --actions sources {config.namespace}"
+        return _Answer(topics, [], None, str(error), remedy)
 
 
 def _broker(config: LineConfig, pulsar: _Answer) -> Finding:
     if pulsar.problem is not None:
-        return failure("Pulsar", pulsar.problem, "start it, or correct pulsarAdminUrl and credentials in line.yaml")
+        return failure("Pulsar", pulsar.problem, pulsar.remedy)
     return ok("Pulsar", f"answers at {config.pulsar_admin_url}")
 
 
@@ -119,8 +128,7 @@ def _sources(
     service: PulsarService, config: LineConfig, pulsar: _Answer, cluster: Cluster, now_s: float
 ) -> list[Finding]:
     if pulsar.problem is None and pulsar.sources_problem is not None:
-        remedy = "is the functions worker enabled, and has it started? cdc doctor checks it"
-        return [failure("functions worker", pulsar.sources_problem, remedy)]
+        return [failure("functions worker", pulsar.sources_problem, pulsar.remedy)]
 
     def look() -> list[Finding]:
         found = [each for view in pulsar.sources for each in view.findings(config.functions_log_dir, now_s)]
@@ -211,5 +219,5 @@ def _mirrors(service: PulsarService, config: LineConfig, now_s: float) -> list[S
         try:
             found.append(mirror_finding(service, target, now_s))
         except PulsarServiceError as error:
-            found.append(warning(target, f"{_UNKNOWN}: {error}", "see Pulsar above"))
+            found.append(warning(target, f"not known: {error}", "cdc doctor checks Pulsar's rights and state"))
     return [Section(title="mirrors", findings=found)]

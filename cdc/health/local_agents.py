@@ -59,7 +59,7 @@ def shared_nodes(agents: Sequence[LocalAgent], admin_url: str) -> Iterator[Findi
         if len(found) > 1:
             names = ", ".join(f"{each.pid} ({each.config or each.place})" for each in found)
             text = f"{len(found)} agents run for its node; one publishes, the others wait: processes {names}"
-            yield warning(str(folder), text, "nothing to do if one of them is a spare; else stop it")
+            yield warning(str(folder), text, "nothing to do if one of them is a spare; else stop one of them")
 
 
 def unknown_agents(agents: Sequence[LocalAgent], known_pids: Collection[int]) -> Iterator[Finding]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cdc.health.agent_status import AgentStatus, NoStatusError
+from cdc.health.agent_status import AS_ITS_USER, AgentStatus, NoStatusError
 from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents, without_status
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
+from cdc.health.unanswered import remedy_of_topic
 from change_agent.configuration.config import AgentConfig
 from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection, NodeUnavailableError
 from schemas.errors import ConfigError
@@ -22,7 +23,9 @@ from schemas.topics import full_topic_name
 
 __all__ = ["Cluster", "agents", "agents_section", "cluster_of", "unavailable"]
 
-_HINT: Final = "start `cdc agent` beside it; one with createTopics: false has to be named under agents in line.yaml"
+_HINT: Final = (
+    "start `cdc agent` on its machine; if it runs with createTopics: false, name it under agents in line.yaml"
+)
 _CONNECT_S: Final = 2.0
 _MOST_SHOWN: Final = 5
 
@@ -128,7 +131,9 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
     return findings, statuses
 
 
-def _silent(place: str, status: AgentStatus | str, here: Sequence[LocalAgent], now_s: float) -> Iterator[Finding]:
+def _silent(
+    place: str, status: AgentStatus | NoStatusError, here: Sequence[LocalAgent], now_s: float
+) -> Iterator[Finding]:
     """The findings about an agent without a current status: it runs here and has not written one yet, or does not run.
 
     `status`: that of its last process, or why there is none.
@@ -141,17 +146,21 @@ def _silent(place: str, status: AgentStatus | str, here: Sequence[LocalAgent], n
     elif isinstance(status, AgentStatus):
         yield from status.findings(now_s)
     else:
-        yield failure(place, status, "start it, or correct agents in line.yaml")
+        yield failure(place, status.text, status.remedy)
 
 
-def _status(place: str) -> AgentStatus | str:
+def _status(place: str) -> AgentStatus | NoStatusError:
     try:
         if place.startswith(("http://", "https://")):
             return AgentStatus.of_url(place)
         path = Path(place)
         return AgentStatus.of_folder(AgentConfig.working_dir_of(path) if path.is_file() else path)
-    except (NoStatusError, ConfigError, OSError) as error:
-        return str(error)
+    except NoStatusError as error:
+        return error
+    except ConfigError as error:
+        return NoStatusError(str(error), "correct it, or agents in line.yaml")
+    except OSError as error:
+        return NoStatusError(str(error), AS_ITS_USER)
 
 
 def agents_section(
@@ -167,10 +176,7 @@ def agents_section(
     """
     findings = list(found)
     if service is not None:
-        try:
-            findings += _uncovered(service, config, cluster.nodes, statuses)
-        except PulsarServiceError as error:
-            findings.append(failure("", str(error), "cdc doctor checks Pulsar's rights and state"))
+        findings += _uncovered(service, config, cluster.nodes, statuses)
     none = warning("", "none is known", "start cdc agent, or name it under agents in line.yaml")
     return Section(title="agents", findings=findings or [none])
 
@@ -178,7 +184,7 @@ def agents_section(
 def _uncovered(
     service: PulsarService, config: LineConfig, nodes: Sequence[Node], statuses: Sequence[AgentStatus]
 ) -> Iterator[Finding]:
-    """A finding for each node without an agent. Raises PulsarServiceError.
+    """A finding for each node without an agent, or of which Pulsar does not say whether it has one.
 
     No status is of an agent of this node, and the broker has no producer on the topic of its agent.
     """
@@ -186,11 +192,15 @@ def _uncovered(
     for node in nodes:
         if str(node.host_id) in named:
             continue  # has a finding already, whether its agent runs or not
+        topic = full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
         try:
-            topic = full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
             is_there = bool(service.stats(topic).get("publishers"))
         except NotThereError:
             is_there = False
+        except PulsarServiceError as error:
+            text = f"whether an agent publishes its changes is not known: {error}"
+            yield warning(f"node {node.address}", text, remedy_of_topic(topic, error))
+            continue
         if not is_there:
             text = f"no agent publishes the changes of this node (host id {node.host_id})"
             yield failure(f"node {node.address}", text, _HINT)

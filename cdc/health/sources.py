@@ -160,7 +160,7 @@ class SourceView:
         if recent:
             age = as_duration(now_s - recent[0].last_exception_s)
             text = f"{count}, {again}; {age} ago: {one_line(recent[0].last_exception)}"
-            yield warning(self.name, text, "if it happens again: see the instance's log", **facts)
+            yield warning(self.name, text, f"if it happens again, see {self.log_path} on the worker", **facts)
         else:
             yield ok(self.name, f"{count}, {again}" if restarts else count, **facts)
 

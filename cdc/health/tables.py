@@ -22,7 +22,7 @@ from cdc.health.source_log import SourceWarnings
 from cdc.health.source_pace import pace_of
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
-from cdc.health.unanswered import Unanswered
+from cdc.health.unanswered import Unanswered, remedy_of_topic
 from cdc.health.waiting_events import waiting_finding
 from clients.topic_policies import Ask, Audience
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
@@ -81,7 +81,9 @@ def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str
         yield ok(table, "no expiry waits", waiting_messages=0)
         return
     options = f"{_urls(config)} --table {table}"
-    text = f"{waiting.messages:,} message{'s' if waiting.messages != 1 else ''} with expiries wait for their second"
+    text = (
+        f"{waiting.messages:,} message{'s' if waiting.messages != 1 else ''} with expiries wait until their rows expire"
+    )
     facts = {"waiting_messages": waiting.messages, "consumers": waiting.consumers}
     if waiting.consumers:
         yield ok(table, f"{text} (`cdc connector expiries {options}` counts the rows)", **facts)
@@ -167,7 +169,7 @@ def _table(table: _Table, every: Sequence[_Table], config: LineConfig, now_s: fl
     subscription = config.events_subscription_name
     if table.waiting is None:
         text = f"its events topic has no subscription {subscription}: Pulsar deletes new events"
-        remedy = "let the agent create it (createTopics), or correct eventsSubscriptionName"
+        remedy = "set createTopics: true in agent.yaml, so that the agent creates it, or correct eventsSubscriptionName in line.yaml"
         return failure(table.name, text, remedy)
     names = {each.name for each in table.sources}
     others = [
@@ -246,9 +248,10 @@ class _PolicyChecks:
             topics = first.rpartition("/")[2] + (f" and {len(others):,} other topics" if others else "")
             messages = "records" if self._audience is None else "unread events"
             text = f"it is not known whether Pulsar deletes {messages} of {topics}: {self._unread[first]}"
-            found.append(
-                warning(f"{self._kind} topics", text, "grant the right to read the topics' policies (tenant admin)")
+            remedy = remedy_of_topic(
+                first, self._unread[first], "grant the right to read the topics' policies (tenant admin)"
             )
+            found.append(warning(f"{self._kind} topics", text, remedy))
         return found
 
 

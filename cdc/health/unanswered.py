@@ -8,7 +8,7 @@ from typing import Final
 from cdc.health.findings import Finding, failure
 from cdc.health.pulsar_service import PulsarServiceError
 
-__all__ = ["Unanswered"]
+__all__ = ["Unanswered", "remedy_of_topic"]
 
 # Each of these takes up to 10 s, and eight are asked at a time.
 _MOST_SILENT: Final = 16
@@ -50,14 +50,18 @@ class Unanswered:
         (subject, topic, error), *others = group
         more = f" (and nothing of {_names([each for each, _, _ in others])})" if others else ""
         text = f"its state is not known, for Pulsar says nothing of its topic{more}: {error}"
-        if error.is_refusal:
-            remedy = f"pulsar-admin topics grant-permission --role ROLE --actions consume {topic}"
-        else:
-            remedy = (
-                f"`pulsar-admin topics lookup {topic}` names its broker: see that broker's log, and restart it if it hangs;"
-                " another one takes its topics then"
-            )
+        remedy = remedy_of_topic(topic, error)
         return failure(subject, text, remedy, subjects=[each for each, _, _ in group])
+
+
+def remedy_of_topic(topic: str, error: PulsarServiceError, right: str | None = None) -> str:
+    """What to do if a request about a topic fails. `right`: how to get the right to it; by default, that to consume."""
+    if error.is_refusal:
+        return right or f"pulsar-admin topics grant-permission --role ROLE --actions consume {topic}"
+    return (
+        f"`pulsar-admin topics lookup {topic}` names its broker: see that broker's log, and restart it if it hangs; another"
+        " one takes its topics then"
+    )
 
 
 def _names(subjects: Collection[str]) -> str:

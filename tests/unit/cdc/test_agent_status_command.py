@@ -83,7 +83,7 @@ def test_the_screen_says_what_an_operator_asks(tmp_path: Path) -> None:
     ]
     said = " ".join(" ".join(lines[parked:]).split())
     assert "! 3 mutations are parked: they cannot be decoded yet -> cdc parked --working-dir" in said
-    assert "X cdc_raw is full in 4 min at the rate of the last minute -> see why events are not sent" in said
+    assert "X cdc_raw is full in 4 min at the rate of the last minute -> find out why events are not sent" in said
     # A reason is wrapped between words, and never cut.
     assert (
         f"X shop.log cannot be published (no producer for cdc-events-shop.log: IncompatibleSchema{' refused' * 20});"

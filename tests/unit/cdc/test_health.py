@@ -592,6 +592,31 @@ def test_an_agent_may_be_asked_over_http() -> None:
         AgentStatus.of_url(f"http://{endpoint.address}")
 
 
+def test_an_agent_that_runs_is_not_to_be_started(tmp_path: Path) -> None:
+    """The remedy for each agent without a status was to start it."""
+    waiting = HttpEndpoint("127.0.0.1", 0, {"/readyz": lambda: (False, b"", "text/plain")})
+    starting = HttpEndpoint("127.0.0.1", 0, {"/status": lambda: (False, b"{}\n", "application/json")})
+    foreign = HttpEndpoint("127.0.0.1", 0, {"/status": lambda: (True, b"[]", "application/json")})
+    (tmp_path / "status.json").write_text("[]")
+    endpoints = (waiting, starting, foreign)
+    for each in endpoints:
+        each.start()
+    try:
+        places = [*(f"http://{each.address}" for each in endpoints), str(tmp_path), str(tmp_path / "none")]
+        found, _ = agents(LineConfig.from_mapping({"agents": places}), _NOW_S)
+    finally:
+        for each in endpoints:
+            each.stop()
+    remedies = [found_of.remedy for place in places for found_of in found if found_of.subject == place]
+    assert remedies == [
+        f"see {places[0]}/readyz and its log: they say what it waits for",
+        f"wait some seconds; {places[1]}/readyz says what it waits for",
+        "correct this URL under agents in line.yaml",
+        "correct agents in line.yaml; if it is the agent's working directory, see the agent's log",
+        "start it, or correct agents in line.yaml",
+    ]
+
+
 def test_a_mirror_is_judged_by_the_ends_of_its_topic() -> None:
     """A long lag is a warning. Every mirror has a short lag, so that is not reported."""
     state = {"epoch": 7, "clock_s": _NOW_S - 5, "positions": {"a": [5, 9, -1], "b": [6, 2, 0]}}

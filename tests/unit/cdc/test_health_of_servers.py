@@ -22,9 +22,10 @@ from cdc.health.dead_letter_topics import asked_dead_letter_topics, dead_letter_
 from cdc.health.doctor import _cassandra, _clock, _functions_worker, _pulsar, _topics, doctor
 from cdc.health.findings import Finding, Level, ok
 from cdc.health.line_config import LineConfig
-from cdc.health.line_status import line_status
+from cdc.health.line_status import _broker, line_status
+from cdc.health.line_status import _pulsar as _pulsar_of_line
 from cdc.health.mirrors import mirror_finding
-from cdc.health.nodes import Cluster, cluster_of
+from cdc.health.nodes import Cluster, agents_section, cluster_of
 from cdc.health.pulsar_service import PulsarService, PulsarServiceError
 from cdc.health.sources import SourceView, sources_of
 from cdc.health.tables import _PolicyChecks, dead_letters, gaps, tables
@@ -244,6 +245,53 @@ def test_the_doctor_tells_of_nodes_and_agents_as_the_status_does(
         assert node.text == f"no agent publishes the changes of this node (host id {UUID(int=number)})"
 
 
+def test_an_agents_topic_that_gives_no_answer_hides_no_other_node() -> None:
+    """All nodes had one error, whose remedy was the command that printed it."""
+    pages = {
+        f"/admin/v2/persistent/public/default/cdc-events-agent-{UUID(int=1)}/partitions": page(_NO_BROKER, 503),
+        f"/admin/v2/persistent/public/default/cdc-events-agent-{UUID(int=2)}/partitions": page({"reason": "none"}, 404),
+    }
+    nodes = [
+        Node(host_id=UUID(int=number), address=f"10.0.0.{number}", version="5.0.9", data_center="dc1")
+        for number in (1, 2)
+    ]
+    with serving(pages) as url, PulsarService(config := _line(url)) as service:
+        silent, uncovered = agents_section(service, config, Cluster(port=9042, nodes=nodes), [], []).findings
+    assert (silent.level, silent.subject) == (Level.WARNING, "node 10.0.0.1")
+    assert silent.text.startswith("whether an agent publishes its changes is not known: ")
+    topic = f"persistent://public/default/cdc-events-agent-{UUID(int=1)}"
+    assert silent.remedy.startswith(f"`pulsar-admin topics lookup {topic}` names its broker: ")
+    assert (uncovered.level, uncovered.subject) == (Level.FAILURE, "node 10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(403, "grant the right to read the topics' policies (tenant admin)"), (503, "`pulsar-admin topics lookup ")],
+)
+def test_a_broker_that_is_away_is_not_a_missing_right(status: int, remedy: str) -> None:
+    """For every error about policies, the remedy was to grant a right."""
+    topic = "persistent://public/default/data-shop.orders"
+    pages = {"/admin/v2/persistent/public/default/data-shop.orders/messageTTL": page({"reason": "no"}, status)}
+    with serving(pages) as url, PulsarService(_line(url)) as service:
+        checks = _PolicyChecks(asked_once(service))
+        checks.look([topic])
+    [found] = checks.findings()
+    assert found.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (403, "correct the credentials in line.yaml, or grant the role the right to list topics of public/default"),
+        (500, "start it, or correct pulsarAdminUrl and credentials in line.yaml"),
+    ],
+)
+def test_a_pulsar_that_refuses_is_not_to_be_started(status: int, remedy: str) -> None:
+    pages = dict.fromkeys((_TOPICS, f"{_TOPICS}/partitioned"), page({"reason": "no"}, status))
+    with serving(pages) as url, PulsarService(config := _line(url)) as service:
+        assert _broker(config, _pulsar_of_line(service, config)).remedy == remedy
+
+
 def _without_times(found: Finding) -> tuple[Level, str, str]:
     return found.level, found.subject, found.text.partition("wrote its last status")[0]
 
@@ -381,11 +429,14 @@ _OTHERS: Final = [
 def test_what_is_no_status_of_an_agent_is_reported_as_such(content: object, tmp_path: Path) -> None:
     """Another program may answer at the address, and the file may be damaged."""
     with pytest.raises(
-        NoStatusError, match=r"^http://127.0.0.1:\d+ answers, but .*/status is no agent's status \(.+\)$"
+        NoStatusError,
+        match=r"^http://127.0.0.1:\d+ answers, but .*/status is no agent's status \(.+\); correct this URL under agents in line\.yaml$",
     ):
         _asked(page(content))
     (tmp_path / "status.json").write_text(json.dumps(content))
-    with pytest.raises(NoStatusError, match=r"status\.json cannot be read, or is no agent's status \(.+\)$"):
+    with pytest.raises(
+        NoStatusError, match=r"status\.json is no agent's status \(.+\); correct agents in line\.yaml; "
+    ):
         AgentStatus.of_folder(tmp_path)
 
 

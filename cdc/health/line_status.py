@@ -48,7 +48,7 @@ class _Answer:
 
 
 def line_status(config: LineConfig) -> list[Section]:
-    """All sections of the screen. This takes as long as the slowest part, at most about 20 s."""
+    """All sections of the screen. This takes a second or two, and up to 10 s more for each part that gives no answer."""
     now_s = time.time()
     with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
         asked_cluster = pool.submit(cluster_of, config)

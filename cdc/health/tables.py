@@ -32,6 +32,8 @@ from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
 __all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
 
+# Topics that are asked for at the same time.
+_TOGETHER: Final = 8
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
 _NOT_KNOWN: Final = "whether a gap is open is not known"
@@ -60,15 +62,19 @@ def expiries(service: PulsarService, config: LineConfig, topics: Sequence[str], 
 
 def _of_each(topics: Mapping[str, str], look: Callable[[str, str], Iterable[Finding]]) -> list[Finding]:
     """What `look` finds about each of these topics, which are given with their subjects."""
-    found: list[Finding] = []
     unanswered = Unanswered()
-    for topic, subject in topics.items():
+
+    def ask(topic: str, subject: str) -> list[Finding]:
         if unanswered.skips(subject):
-            continue
+            return []
         try:
-            found += look(topic, subject)
+            return [*look(topic, subject)]
         except PulsarServiceError as error:
             unanswered.add(subject, topic, error)
+            return []
+
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        found = [finding for each in pool.map(ask, topics, topics.values()) for finding in each]
     return [*found, *unanswered.findings()]
 
 
@@ -125,7 +131,7 @@ def tables(
         its_own = [each for each in sources if serves(each, table)]
         return _Table(name=table, topic=events[table], waiting=waiting, data=data, sources=its_own)
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(_TOGETHER) as pool:
         asked_completeness = pool.submit(
             completeness_of,
             config,

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge.java_classes import java_class
+from spark_bridge.java_classes import is_class, java_class
 from spark_bridge.jobs.lake_table import LakeTable, quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
@@ -44,7 +43,7 @@ class DeltaTable(LakeTable):
         # Asked first: Spark makes a text of the failure to load, with all its causes, which takes longer than the rest.
         delta = java_class(jvm, "io.delta.tables.DeltaTable")
         # Without Delta's jar this is no class, and `load` says what is missing.
-        if isinstance(delta, JavaClass) and not delta.isDeltaTable(session, self.path):
+        if is_class(delta) and not delta.isDeltaTable(session, self.path):
             return None
         try:
             return self._spark.read.format("delta").load(self.path)

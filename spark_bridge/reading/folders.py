@@ -100,11 +100,11 @@ class HadoopFolder:
 
     def _texts_of(self, found: JavaArray) -> list[str]:
         """The elements of a Java array as texts, by one call: one for each of them takes longer than the listing."""
-        if not len(found):
+        if not (size := len(found)):
             return []
         # Py4J finds no method for an array of another class than the method's own.
-        copied = self._new_array(self._object, len(found))
-        self._system.arraycopy(found, 0, copied, 0, len(found))
+        copied = self._new_array(self._object, size)
+        self._system.arraycopy(found, 0, copied, 0, size)
         return str(self._joined.join(copied, _NOT_IN_NAMES)).split(_NOT_IN_NAMES)
 
     def address(self) -> str:

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import STATIC_COLUMNS, TABLE_ID
 from spark_bridge.jobs.mirror_state import RecordPosition
-from spark_bridge.rows.record_places import record_place
-from spark_bridge.rows.table_lives import TableLife, generation_column, newest_life
+from spark_bridge.rows.record_places import RECORD_POSITION, said
+from spark_bridge.rows.sql_columns import struct
+from spark_bridge.rows.table_lives import GENERATION, TableLife, newest_life
 
 __all__ = ["MOST_HERE", "NO_CONTENT", "BatchContent", "content_of"]
 
@@ -43,21 +44,15 @@ def content_of(raw: DataFrame, known: TableLife | None) -> BatchContent:
 
     `known`: the mirror's life, which may be later than the batch's.
     """
-    said = F.struct(
-        F.col("properties")[TABLE_ID].alias("table_id"),
-        generation_column().alias("generation"),
-        F.col("properties")[STATIC_COLUMNS].alias("static_columns"),
-    )
-    found = (
-        raw.groupBy("topic", "partition")
-        .agg(
-            F.count("*").alias("records"),
-            F.max(record_place().getField("position")).alias("last"),
-            F.collect_set(said).alias("said"),
-            F.max(F.unix_seconds("publish_time")).alias("publish_s"),
-        )
-        .collect()
-    )
+    of_table = {"table_id": said(TABLE_ID), "generation": GENERATION, "static_columns": said(STATIC_COLUMNS)}
+    told = {
+        "records": "count(*)",
+        "last": f"max({RECORD_POSITION})",
+        "said": f"collect_set({struct(of_table)})",
+        "publish_s": "max(unix_seconds(publish_time))",
+    }
+    grouped = raw.groupBy("topic", "partition")
+    found = grouped.agg(*[F.expr(f"{each} AS {name}") for name, each in told.items()]).collect()
     all_said = [each for row in found for each in row.said]
     lives = [TableLife(each.table_id, each.generation) for each in all_said if each.table_id is not None]
     newest = newest_life([*lives, *([] if known is None else [known])])

@@ -12,7 +12,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge.java_classes import is_class, java_class
-from spark_bridge.jobs.lake_table import LakeTable, quoted
+from spark_bridge.jobs.lake_table import LakeTable
+from spark_bridge.rows.sql_columns import quoted
 from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
 
 __all__ = ["DeltaTable"]

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from schemas.errors import ConfigError
 from spark_bridge.jobs.lake_table import LakeTable, ranged, update_and_insert
 from spark_bridge.rows.row_chain import FIRST_STEP
+from spark_bridge.rows.sql_columns import field, selected
 
 __all__ = ["OWN_COLUMNS", "add_versions", "has_epoch", "refuse_own_columns"]
 
@@ -61,23 +62,20 @@ def add_versions(
     of the steps. `in_ranges`: if there is no history yet, each of its files gets a range of rows. `valid_to` is never
     before `valid_from`, whatever write times the clients set.
     """
-    has_next = F.col("next_us").isNotNull()
-    fields = [F.col("after").getField(each).alias(each) for each in columns]
-    added = steps.where("after IS NOT NULL").select(
-        *fields,
-        F.col("changed_us").alias("valid_from"),
-        F.when(has_next, F.greatest("changed_us", "next_us")).alias("valid_to"),
-        "_cdc_id",
-        F.lit(epoch).cast("bigint").alias("opened"),
-        F.when(has_next, F.lit(epoch).cast("bigint")).alias("closed"),
-    )
+    own = {
+        "valid_from": "changed_us",
+        "valid_to": "CASE WHEN next_us IS NOT NULL THEN greatest(changed_us, next_us) END",
+        "_cdc_id": "_cdc_id",
+        "opened": f"{epoch}L",
+        "closed": f"CASE WHEN next_us IS NOT NULL THEN {epoch}L END",
+    }
+    added = selected(steps.where("after IS NOT NULL"), {**{each: field("after", each) for each in columns}, **own})
     if history.read() is None:
         history.create(ranged(added, "_cdc_id") if in_ranges else added)
         return
     history.ensure(added)
-    closing = steps.where((F.col("step") == FIRST_STEP) & F.col("before").isNotNull()).select(
-        F.col("_cdc_id").alias(_CLOSES), F.col("changed_us").alias(_CLOSED_US)
-    )
+    first = steps.where(f"step = {FIRST_STEP} AND before IS NOT NULL")
+    closing = selected(first, {_CLOSES: "_cdc_id", _CLOSED_US: "changed_us"})
     source = added.withColumns({_CLOSES: F.lit(None).cast("string"), _CLOSED_US: F.lit(None).cast("bigint")})
     _, insert = update_and_insert(added.columns)
     history.merge(

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_bridge.java_classes import java_class
-from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, name_key_of, quoted
+from spark_bridge.jobs.lake_table import SMALL_FILE_BYTES, LakeTable, name_key_of
+from spark_bridge.rows.sql_columns import quoted
 
 __all__ = ["IcebergTable", "has_iceberg"]
 

@@ -26,6 +26,7 @@ from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold import NOTHING, PARTITION, RANGE
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
+from spark_bridge.rows.sql_columns import selected
 
 __all__ = ["NOTHING_FORGOTTEN", "Forgotten", "KeptRecords", "ReplacedRun", "Run", "first_to_merge"]
 
@@ -98,11 +99,8 @@ class KeptRecords:
 
     def write(self, judged: DataFrame, number: int, seen_s: int) -> Run:
         """Write a run: the results of `spark_bridge.rows.folding.folded` that later records are folded with."""
-        kept = judged.where("NOT is_dropped").select(
-            *KEPT_SCHEMA.names,
-            F.lit(number).cast("bigint").alias("run"),
-            F.lit(seen_s).cast("bigint").alias("seen_s"),
-        )
+        names = {name: name for name in KEPT_SCHEMA.names}
+        kept = selected(judged.where("NOT is_dropped"), {**names, "run": f"{number}L", "seen_s": f"{seen_s}L"})
         return self._written(kept, number)
 
     def taken_over(self, records: DataFrame) -> Run:

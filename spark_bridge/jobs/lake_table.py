@@ -8,6 +8,8 @@ from typing import ClassVar, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.rows.sql_columns import literal, quoted
+
 __all__ = [
     "LISTED_AT_ONCE",
     "MERGE_OP",
@@ -17,7 +19,6 @@ __all__ = [
     "is_listed",
     "key_is_listed",
     "name_key_of",
-    "quoted",
     "ranged",
     "same_key",
     "update_and_insert",
@@ -122,11 +123,6 @@ class LakeTable(ABC):
         self._written()
 
 
-def quoted(name: str) -> str:
-    """A column or table name, quoted for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def name_key_of(spark: SparkSession) -> Callable[[str], str]:
     """A function that gives names the same key if Spark takes them for one column. By default Spark ignores case."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
@@ -165,13 +161,8 @@ def is_listed(column: str, values: Collection[str], *, is_sparse: bool) -> str |
         return None
     ordered, size = sorted(values), LISTED_AT_ONCE if is_sparse else _MOST_LISTED
     parts = [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    lists = [f"{column} IN ({', '.join(map(_literal, part))})" for part in parts]
+    lists = [f"{column} IN ({', '.join(map(literal, part))})" for part in parts]
     return f"({' OR '.join(lists)})"
-
-
-def _literal(text: str) -> str:
-    """A text as a literal of Spark SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def update_and_insert(names: Sequence[str]) -> tuple[str, str]:

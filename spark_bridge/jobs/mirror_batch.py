@@ -130,7 +130,7 @@ class MirrorBatch:
             F.lit("insert").alias("op"),
             ID,
             F.lit(None).cast(rows.select(*names, *OWN).schema).alias("before"),
-            whole([*names, *OWN]).alias("after"),
+            F.expr(whole([*names, *OWN])).alias("after"),
             F.coalesce(F.col(WRITETIME), F.lit(applied.clock_s * 1_000_000)).alias("changed_us"),
             F.lit(1).alias("step"),
             F.lit(None).cast("bigint").alias("next_us"),

@@ -1,4 +1,7 @@
-"""The rows of a mirror: the columns that it adds, and the changes between rows before and after a micro-batch."""
+"""The rows of a mirror: the columns that it adds, and the changes between rows before and after a micro-batch.
+
+Expressions are texts of Spark SQL (spark_bridge.rows.sql_columns).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
-from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, ranged, same_key, update_and_insert
+from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, ranged, same_key, update_and_insert
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.row_chain import STATIC_ID
+from spark_bridge.rows.sql_columns import field, null_of, quoted, selected, struct
 from spark_bridge.rows.table_rows import table_columns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -44,10 +48,9 @@ OWN: Final = (ID, OWNER, WRITETIME, EXPIRES_AT)
 
 def identified(judged: DataFrame) -> DataFrame:
     """`shown_rows` with the mirror's own columns."""
-    identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit(STATIC_ID), F.col("owner")))
-    return shown_rows(judged).withColumns(
-        {ID: identity, OWNER: F.col("owner"), WRITETIME: F.col("writetime_us"), EXPIRES_AT: F.col("expires_at")}
-    )
+    identity = f"CASE WHEN is_alive THEN hex(key) ELSE concat('{STATIC_ID}', owner) END"
+    own = {ID: identity, OWNER: "owner", WRITETIME: "writetime_us", EXPIRES_AT: "next_expiry_s"}
+    return shown_rows(judged, own)
 
 
 def counts_and_soonest(compared: DataFrame) -> tuple[dict[str, int], int | None]:
@@ -83,13 +86,13 @@ def merge_rows(
     A table that does not exist is created, without counts; with `in_ranges` each of its files gets a range of Cassandra
     partitions. `on`: the condition of the `MERGE` (None: equal identities; for a large table it also lists them).
     """
-    fields = [F.col("after").getField(each).alias(each) for each in columns if each != ID]
-    source = changes.select(F.col("op").alias(MERGE_OP), ID, *fields)
+    fields = {each: field("after", each) for each in columns if each != ID}
+    source = selected(changes, {MERGE_OP: "op", ID: ID, **fields})
     if table.read() is None:
-        first = source.where(f"{MERGE_OP} <> 'delete'").select(*map(quoted, columns))
+        first = selected(source.where(f"{MERGE_OP} <> 'delete'"), {each: quoted(each) for each in columns})
         table.create(ranged(first, OWNER) if in_ranges else first)
         return {}
-    table.ensure(source.select(*map(quoted, columns)))
+    table.ensure(source.drop(MERGE_OP))
     update, insert = update_and_insert(columns)
     return table.merge(
         source,
@@ -119,42 +122,35 @@ def in_newest_schema(
     schema = StructType([each for each in rows.schema if each.name not in OWN])
     names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
-    columns = [
-        conformed(F.col(quoted(names[each.name])), types[names[each.name]], each.dataType).alias(each.name)
+    columns = {
+        each.name: conformed(quoted(names[each.name]), types[names[each.name]], each.dataType)
         if each.name in names
-        else F.lit(None).cast(each.dataType).alias(each.name)
+        else null_of(each.dataType)
         for each in wanted
-    ]
-    return rows.select(*columns)
+    }
+    return selected(rows, columns)
 
 
-def whole(columns: Sequence[str]) -> Column:
+def whole(columns: Sequence[str]) -> str:
     """The columns as one struct."""
-    return F.struct(*[F.col(quoted(each)).alias(each) for each in columns])
+    return struct({each: quoted(each) for each in columns})
 
 
-def content_text(columns: Sequence[str]) -> Column:
+def content_text(columns: Sequence[str]) -> str:
     """Columns of the struct `image` as text, because Spark cannot compare maps. Null where the struct is null."""
-    found = F.col("image")
     if not columns:
-        return F.lit(None).cast("string")
-    text = F.to_json(F.struct(*[found.getField(each).alias(each) for each in columns]))
-    return F.when(found.isNotNull(), text)
+        return "cast(NULL AS string)"
+    text = f"to_json({struct({each: field('image', each) for each in columns})})"
+    return f"CASE WHEN image IS NOT NULL THEN {text} END"
 
 
-def change_op() -> Column:
+def change_op() -> str:
     """The `op` of a change, by the columns `before`, `after`, and their contents as text, `old` and `new`.
 
     `touch`: only the row's write time or expiry changed.
     """
-    old, new = F.col("before"), F.col("after")
-    is_same = old.getField(WRITETIME).eqNullSafe(new.getField(WRITETIME)) & old.getField(EXPIRES_AT).eqNullSafe(
-        new.getField(EXPIRES_AT)
-    )
+    is_same = " AND ".join(f"before.{each} <=> after.{each}" for each in (WRITETIME, EXPIRES_AT))
     return (
-        F.when(old.isNull(), "insert")
-        .when(new.isNull(), "delete")
-        .when(F.col("old") != F.col("new"), "update")
-        .when(is_same, "same")
-        .otherwise("touch")
+        "CASE WHEN before IS NULL THEN 'insert' WHEN after IS NULL THEN 'delete' WHEN old <> new THEN 'update' "
+        f"WHEN {is_same} THEN 'same' ELSE 'touch' END"
     )

@@ -39,7 +39,8 @@ from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import FsspecFolder, HadoopFolder
 from spark_bridge.reading.planning import is_of_topic, last_of, refuse_gap
 from spark_bridge.rows.key_columns import OWNER_TIME_ZONE
-from spark_bridge.rows.record_places import record_place
+from spark_bridge.rows.record_places import RECORD_POSITION
+from spark_bridge.rows.sql_columns import literal, struct
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.spark_line import iceberg_jar
 from spark_bridge.topics.admin import PATIENCE_S, PulsarAdmin
@@ -502,17 +503,13 @@ def _positions(stored: Mapping[str, Sequence[int]]) -> dict[str, RecordPosition]
 
 def not_applied(applied: Applied) -> Column:
     """True for raw rows that the mirror has not applied: they are behind its position in their topic partition."""
-    is_new = F.lit(True)
+    conditions = []
     for name, (ledger, entry, index) in applied.positions.items():
         topic, partition = topic_of(name)
-        last = F.struct(
-            F.lit(ledger).cast("bigint").alias("ledger"),
-            F.lit(entry).cast("bigint").alias("entry"),
-            F.lit(index).cast("int").alias("index"),
-        )
-        is_here = (F.col("topic") == topic) & (F.col("partition") == partition)
-        is_new &= ~is_here | (record_place().getField("position") > last)
-    return is_new
+        last = struct({"ledger": f"{ledger}L", "entry": f"{entry}L", "index": str(index)})
+        is_here = f"topic = {literal(topic)} AND `partition` = {partition}"
+        conditions.append(f"(NOT ({is_here}) OR {RECORD_POSITION} > {last})")
+    return F.expr(" AND ".join(conditions) or "true")
 
 
 def known_creations(applied: Applied, options: BridgeOptions, *, patience_s: float = PATIENCE_S) -> dict[str, str]:

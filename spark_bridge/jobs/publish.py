@@ -24,7 +24,7 @@ from schemas.topics import full_topic_name
 from spark_bridge.errors import PublishError
 from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session, pin_session
-from spark_bridge.jobs.lake_table import name_key_of, quoted
+from spark_bridge.jobs.lake_table import name_key_of
 from spark_bridge.jobs.log_columns import LogColumns
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
@@ -33,7 +33,8 @@ from spark_bridge.jobs.publish_sender import RecordSender, epoch_of, producer_na
 from spark_bridge.jobs.publish_state import Kind, Published, PublishedFile
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.rows.conformed import struct_type
-from spark_bridge.rows.record_places import RECORD_SOURCE, record_place
+from spark_bridge.rows.record_places import RECORD_POSITION, RECORD_SOURCE
+from spark_bridge.rows.sql_columns import quoted
 from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyValueSchema, register_schema
 from spark_bridge.topics.options import BridgeOptions, batch_options
@@ -320,7 +321,7 @@ class _Topic:
         Repeated nulls do no harm.
         """
         known = made.rows(state).select("key", "part")
-        newest = Window.partitionBy("key", "partition").orderBy(record_place().getField("position").desc())
+        newest = Window.partitionBy("key", "partition").orderBy(F.expr(RECORD_POSITION).desc())
         last = raw_batch(self._spark, self._options.as_texts()).withColumn("at", F.row_number().over(newest))
         there = last.where("at = 1 AND value IS NOT NULL").select(
             "key", F.greatest("partition", F.lit(0)).alias("part")

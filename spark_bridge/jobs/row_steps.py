@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -26,7 +26,8 @@ from spark_bridge.rows.folding import all_records
 from spark_bridge.rows.record_places import RECORD_SOURCE, message_id_of
 from spark_bridge.rows.row_chain import ChainRules, Op, SaidKind
 from spark_bridge.rows.row_images import IMAGE_COLUMNS, chain_batches, chained_table
-from spark_bridge.rows.typed import key_decoder, value_decoder
+from spark_bridge.rows.sql_columns import field, selected, struct, type_text
+from spark_bridge.rows.typed import key_decoder, value_decoder, with_numbers
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["ImageColumns", "RowChanges", "record_images", "row_changes", "row_images"]
@@ -35,7 +36,7 @@ _STEP: Final = ["op", "_cdc_id", "before", "after", "changed_us", "step", "next_
 _MERGED: Final = ["op", "_cdc_id", "after"]
 _MOST_BYTES_HERE: Final = 64 << 20
 """The limit for changes in this process: Spark sends them to a task, which may have 128 MiB."""
-_BOUNDS: Final = KEPT_SCHEMA["bounds"].dataType
+_BOUNDS: Final = type_text(KEPT_SCHEMA["bounds"].dataType)
 """All its fields are nullable: Arrow refuses a null struct whose fields are not."""
 
 
@@ -47,7 +48,7 @@ class ImageColumns:
     statics: Sequence[str]
     own: Sequence[str]
 
-    def texts(self) -> tuple[Column, Column]:
+    def texts(self) -> tuple[str, str]:
         """The column `image` as two texts, of its cells and of its static columns; see `content_text`."""
         cells = [each for each in self.names if each not in self.statics]
         return content_text(cells), content_text(self.statics)
@@ -130,20 +131,22 @@ def _told(images: StructType) -> StructType:
     return StructType([StructField(name, each) for name, each in types.items()])
 
 
-def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: Column) -> DataFrame:
-    """Images of the mirror's rows, or of the folded rows: `_cdc_id`, `owner`, and `image` (null: the row is gone)."""
+def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: str) -> DataFrame:
+    """Images of the mirror's rows, or of the folded rows: `_cdc_id`, `owner`, and `image` (null: the row is gone).
+
+    `changed_us`: an expression of SQL.
+    """
     cells, statics = columns.texts()
-    has_image = F.col("image").isNotNull()
-    said = {
-        "kind": F.lit(kind.value),
-        "id": F.col("_cdc_id"),
-        "is_row": has_image,
+    given = {
+        "kind": f"'{kind.value}'",
+        "id": "_cdc_id",
+        "is_row": "image IS NOT NULL",
         "cells": cells,
         "statics": statics,
         "changed_us": changed_us,
-        "source": F.lit(None).cast(RECORD_SOURCE),
+        "source": f"cast(NULL AS {RECORD_SOURCE})",
     }
-    return _images(rows, said)
+    return _images(rows, given)
 
 
 def record_images(
@@ -154,7 +157,7 @@ def record_images(
     `time_zone`: the zone of timestamps in owners (`spark_bridge.rows.folding.all_records`).
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
-    place = message_id_of(F.col("at"))
+    place = F.expr(message_id_of("at"))
     tried = all_records(raw, schemas, time_zone).withColumns(
         {
             "k": key.try_decode(F.col("key"), F.col("key_version")),
@@ -167,55 +170,44 @@ def record_images(
             "v": value.checked(F.col("v"), F.col("value"), "value", place, F.col("schema_version")),
         }
     )
-    finished = checked.withColumns({"k": key.finish(F.col("k")), "v": value.finish(F.col("v"))})
+    finished = with_numbers(checked, {"k": key, "v": value})
     own = {
-        "_cdc_id": F.hex("key"),
-        "_cdc_owner": F.col("owner"),
-        "_cdc_writetime": F.col("at.writetime"),
-        "_cdc_expires_at": F.col("expires_at"),
+        "_cdc_id": "hex(key)",
+        "_cdc_owner": "owner",
+        "_cdc_writetime": "at.writetime",
+        "_cdc_expires_at": "expires_at",
     }
-    fields = [F.col("k" if name in key.names else "v").getField(name) for name in columns.names]
-    image = F.struct(
-        *[each.alias(name) for each, name in zip(fields, columns.names, strict=True)],
-        *[own[name].alias(name) for name in columns.own],
-    )
-    has_value = F.col("v").isNotNull()
-    imaged = finished.withColumn("image", F.when(has_value | (F.col("scope") == STATIC), image))
-    is_row = has_value & (F.col("scope") == ROW)
+    fields = {name: field("k" if name in key.names else "v", name) for name in columns.names}
+    image = struct({**fields, **{name: own[name] for name in columns.own}})
+    imaged = finished.withColumn("image", F.expr(f"CASE WHEN v IS NOT NULL OR scope = '{STATIC}' THEN {image} END"))
+    return _images(imaged, _of_records(columns))
+
+
+def _of_records(columns: ImageColumns) -> dict[str, str]:
+    """IMAGE_COLUMNS of records, without `owner` and `image`."""
     cells, statics = columns.texts()
+    is_row = f"(v IS NOT NULL AND scope = '{ROW}')"
     # A record without a write time counts from its publication, because a version must have a beginning.
-    written_us = F.coalesce("at.writetime", "published_us")
-    position = F.col("at.position")
-    said = {
-        "kind": F.col("scope"),
-        "id": F.when(F.col("scope") == ROW, F.hex("key")).otherwise(""),
+    written_us = "coalesce(at.writetime, published_us)"
+    return {
+        "kind": "scope",
+        "id": f"CASE WHEN scope = '{ROW}' THEN hex(key) ELSE '' END",
         "is_row": is_row,
-        "clock_us": F.unix_micros("at.clock"),
-        "ledger": position.getField("ledger"),
-        "entry": position.getField("entry"),
-        "batch_index": position.getField("index"),
-        "cells": F.when(is_row, cells),
-        "statics": F.when(F.col("image").isNotNull() & F.col("scope").isin(ROW, STATIC), statics),
-        "changed_us": F.when(has_value, written_us).otherwise(F.coalesce(F.col("deletion_time"), written_us)),
-        "bounds": F.when(F.col("scope") == RANGE, F.col("bounds")).cast(_BOUNDS),
-        "source": F.col("source"),
+        "clock_us": "unix_micros(at.clock)",
+        "ledger": "at.position.ledger",
+        "entry": "at.position.entry",
+        "batch_index": "at.position.`index`",
+        "cells": f"CASE WHEN {is_row} THEN {cells} END",
+        "statics": f"CASE WHEN image IS NOT NULL AND scope IN ('{ROW}', '{STATIC}') THEN {statics} END",
+        "changed_us": f"CASE WHEN v IS NOT NULL THEN {written_us} ELSE coalesce(deletion_time, {written_us}) END",
+        "bounds": f"cast(CASE WHEN scope = '{RANGE}' THEN bounds END AS {_BOUNDS})",
+        "source": "source",
     }
-    return _images(imaged, said)
 
 
-def _images(rows: DataFrame, said: Mapping[str, Column]) -> DataFrame:
-    """IMAGE_COLUMNS: `owner` and `image` of `rows`, and the columns of `said`; all others are null."""
-    given = {"owner": F.col("owner"), "image": F.col("image"), **said}
-    types: dict[str, DataType | str] = {
-        "clock_us": "bigint",
-        "ledger": "bigint",
-        "entry": "bigint",
-        "batch_index": "int",
-        "bounds": _BOUNDS,
-    }
-    return rows.select(
-        *[
-            given[each].alias(each) if each in given else F.lit(None).cast(types[each]).alias(each)
-            for each in IMAGE_COLUMNS
-        ]
-    )
+def _images(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+    """IMAGE_COLUMNS: `owner` and `image` of `rows`, and the expressions `given`; all others are null."""
+    types = {"clock_us": "bigint", "ledger": "bigint", "entry": "bigint", "batch_index": "int", "bounds": _BOUNDS}
+    nothing = {name: f"cast(NULL AS {each})" for name, each in types.items()}
+    all_given = {**nothing, "owner": "owner", "image": "image", **given}
+    return selected(rows, {each: all_given[each] for each in IMAGE_COLUMNS})

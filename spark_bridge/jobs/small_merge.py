@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, quoted, update_and_insert
+from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, update_and_insert
 from spark_bridge.rows.row_chain import STATIC_ID
+from spark_bridge.rows.sql_columns import quoted, selected
 
 __all__ = [
     "IS_ROW",
@@ -99,11 +100,12 @@ def merge_folded(
     counts of changed rows: `insert`, `update`, `delete`.
     """
     columns = [each for each in rows.columns if each != IS_ROW]
-    source = rows.withColumn(MERGE_OP, F.when(F.col(IS_ROW), "keep").otherwise("delete")).drop(IS_ROW)
+    op = f"CASE WHEN {IS_ROW} THEN 'keep' ELSE 'delete' END"
+    source = selected(rows, {**{each: quoted(each) for each in columns}, MERGE_OP: op})
     if gone:
         deleted = pa.table({MERGE_OP: ["delete"] * len(gone), identity: list(gone)})
         source = source.unionByName(local_frame(rows.sparkSession, deleted), allowMissingColumns=True)
-    table.ensure(source.select(*map(quoted, columns)))
+    table.ensure(source.drop(MERGE_OP))
     update, insert = update_and_insert(columns)
     text = {at: f"to_json(struct({', '.join(f'{at}.{quoted(each)}' for each in content)}))" for at in "ts"}
     is_same = " AND ".join(

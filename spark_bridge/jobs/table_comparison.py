@@ -18,13 +18,13 @@ from schemas.row_record import data_key_schema, data_value_schema
 from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.batch_session import fit_session
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, TokenRange, read_rows
-from spark_bridge.jobs.lake_table import quoted
 from spark_bridge.jobs.mirror_rows import ID, OWNER, WRITETIME
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
 from spark_bridge.rows.fold import NOTHING
 from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, with_owner
+from spark_bridge.rows.sql_columns import quoted
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions

@@ -47,6 +47,7 @@ from spark_bridge.rows.folding import folded_here
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.rows.row_chain import ChainRules, SaidKind
+from spark_bridge.rows.sql_columns import selected
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.spark_line import HAS_DATA_SOURCES
 from spark_bridge.topics.options import BridgeOptions
@@ -137,19 +138,18 @@ class TouchedRows:
     def compared(self, folded: Folded) -> DataFrame:
         """Rows of the touched partitions: `op`, `_cdc_id`, `after` (a struct; null if unchanged), `expires_at`."""
         results = self._results(folded.judged)
-        now = results.withColumn("new", content_text(table_columns(self._plan.schemas)))
+        content = content_text(table_columns(self._plan.schemas))
+        now = results.withColumn("new", F.expr(content))
         before = self._before(folded, results.schema["image"].dataType)
         if before is None:
             nothing = {"before": F.lit(None).cast(results.schema["image"].dataType), "old": F.lit(None).cast("string")}
             compared = now.withColumns(nothing)
         else:
-            old = content_text(table_columns(self._plan.schemas))
-            known = before.select(ID, F.col("image").alias("before"), old.alias("old"))
+            known = selected(before, {ID: ID, "before": "image", "old": content})
             compared = now.select(ID, "image", "new").join(known, ID, "full_outer")
         compared = compared.withColumnRenamed("image", "after").where("before IS NOT NULL OR after IS NOT NULL")
-        return compared.select(
-            change_op().alias("op"), ID, "after", F.col("after").getField(EXPIRES_AT).alias("expires_at")
-        ).withColumn("after", F.when(F.col("op") != "same", F.col("after")))
+        told = selected(compared, {"op": change_op(), ID: ID, "after": "after", "expires_at": f"after.{EXPIRES_AT}"})
+        return told.withColumn("after", F.expr("CASE WHEN op <> 'same' THEN after END"))
 
     def row_changes(self, raw: DataFrame, folded: Folded) -> RowChanges:
         """How the rows changed within the micro-batch, step by step."""
@@ -158,13 +158,13 @@ class TouchedRows:
         columns = ImageColumns(names=names, statics=statics, own=OWN)
         last_us = (self._plan.content.newest_publish_s or self._plan.applied.clock_s) * 1_000_000
         gone_us = max(each.time_ms for each in self._plan.clearings) * 1_000 if self._plan.judges_all else last_us
-        removed_us = F.greatest("removed_us", F.lit(gone_us)) if self._plan.judges_all else F.col("removed_us")
-        known_us = F.when(F.col("image").isNull(), removed_us).otherwise(F.col("image").getField(WRITETIME))
+        removed_us = f"greatest(removed_us, {gone_us}L)" if self._plan.judges_all else "removed_us"
+        known_us = f"CASE WHEN image IS NULL THEN {removed_us} ELSE image.{WRITETIME} END"
         results = self._results(folded.judged)
-        images = row_images(results, SaidKind.AFTER, columns, F.coalesce(known_us, F.lit(last_us)))
+        images = row_images(results, SaidKind.AFTER, columns, f"coalesce({known_us}, {last_us}L)")
         before = self._before(folded, results.schema["image"].dataType)
         if before is not None:
-            images = images.union(row_images(before, SaidKind.BEFORE, columns, F.lit(None).cast("bigint")))
+            images = images.union(row_images(before, SaidKind.BEFORE, columns, "cast(NULL AS bigint)"))
         # Records that are read again were changes before. Without their images, only differences from the rows count.
         if not (self._plan.applied.begins_anew or self._plan.applied.repeated_until is not None):
             zone = self._plan.applied.time_zone
@@ -218,8 +218,8 @@ class TouchedRows:
     def _results(self, judged: DataFrame) -> DataFrame:
         """The folded rows: `_cdc_id`, `owner`, `image` (the table's columns and OWN; null: row gone), `removed_us`."""
         after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN)
-        now = after.select(ID, F.col(OWNER).alias("owner"), whole(after.columns).alias("image"))
-        gone = judged.where("is_gone").select(F.hex("key").alias(ID), "owner", "removed_us")
+        now = selected(after, {ID: ID, "owner": OWNER, "image": whole(after.columns)})
+        gone = selected(judged.where("is_gone"), {ID: "hex(key)", "owner": "owner", "removed_us": "removed_us"})
         return now.unionByName(gone, allowMissingColumns=True)
 
     def _before(self, folded: Folded, image: DataType) -> DataFrame | None:
@@ -230,6 +230,6 @@ class TouchedRows:
         listed = is_listed(OWNER, self._sparse_owners(folded), is_sparse=True)
         rows = rows if listed is None else rows.where(listed)
         touched = rows.join(folded.owners.select(F.col("owner").alias(OWNER)), OWNER, "left_semi")
-        return touched.select(
-            ID, F.col(OWNER).alias("owner"), conformed(whole(rows.columns), rows.schema, image).alias("image")
-        )
+        found = selected(touched, {ID: ID, "owner": OWNER, "image": whole(rows.columns)})
+        known = conformed("image", rows.schema, image)
+        return found if known == "image" else found.withColumn("image", F.expr(known))

@@ -16,9 +16,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.jobs.history_table import OWN_COLUMNS
-from spark_bridge.jobs.lake_table import LakeTable, name_key_of, quoted
+from spark_bridge.jobs.lake_table import LakeTable, name_key_of
 from spark_bridge.jobs.mirror_rows import ID, OWN
 from spark_bridge.rows.conformed import struct_type
+from spark_bridge.rows.sql_columns import quoted
 
 __all__ = ["Unfinished", "take_back"]
 

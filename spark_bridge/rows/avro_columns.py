@@ -71,9 +71,14 @@ class AvroColumns:
         """Field names, in order."""
         return [name for name, _ in self._fields]
 
+    @property
+    def has_numbers(self) -> bool:
+        """True if a column is a varint or a decimal, at any depth."""
+        return any(self._has_number(each) for _, each in self._fields)
+
     def converted(self, record: Column) -> Column:
         """Return `record`, a struct that `from_avro` made by the schema, with every number in its final type."""
-        if not any(self._has_number(each) for _, each in self._fields):
+        if not self.has_numbers:
             return record
         fields = [self._column(record.getField(name), each, name).alias(name) for name, each in self._fields]
         return F.when(record.isNotNull(), F.struct(*fields))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from spark_bridge.rows.sql_columns import null_of, quoted, struct
 
 __all__ = ["conformed", "struct_type"]
 
@@ -16,28 +17,31 @@ def struct_type(rows: DataFrame, name: str) -> StructType:
     return found
 
 
-def conformed(value: Column, found: DataType, wanted: DataType) -> Column:
-    """Return `value`, which has the type `found`, in the type `wanted`. Fields of structs are matched by name.
+def conformed(value: str, found: DataType, wanted: DataType, depth: int = 0) -> str:
+    """Return `value`, an expression of SQL with the type `found`, in the type `wanted`. Fields of structs are matched
+    by name.
 
     A field that `wanted` does not have is left out. Spark's own casts and unions match fields by name only in structs
-    that are not inside an array or a map.
+    that are not inside an array or a map. `depth`: of arrays and maps around the value.
     """
     if found.simpleString() == wanted.simpleString():
         return value
+    inner = f"cdc_each_{depth}"
     match found, wanted:
         case StructType(), StructType():
             there = {each.name: each.dataType for each in found}
-            fields = [
-                conformed(value.getField(each.name), there[each.name], each.dataType)
+            fields = {
+                each.name: conformed(f"{value}.{quoted(each.name)}", there[each.name], each.dataType, depth)
                 if each.name in there
-                else F.lit(None).cast(each.dataType)
+                else null_of(each.dataType)
                 for each in wanted
-            ]
-            struct = F.struct(*[each.alias(field.name) for each, field in zip(fields, wanted, strict=True)])
-            return F.when(value.isNotNull(), struct)
+            }
+            return f"CASE WHEN {value} IS NOT NULL THEN {struct(fields)} END"
         case ArrayType(), ArrayType():
-            return F.transform(value, lambda each: conformed(each, found.elementType, wanted.elementType))
+            element = conformed(inner, found.elementType, wanted.elementType, depth + 1)
+            return f"transform({value}, {inner} -> {element})"
         case MapType(), MapType():
-            return F.transform_values(value, lambda _, each: conformed(each, found.valueType, wanted.valueType))
+            element = conformed(inner, found.valueType, wanted.valueType, depth + 1)
+            return f"transform_values({value}, (cdc_key_{depth}, {inner}) -> {element})"
         case _:
             return value

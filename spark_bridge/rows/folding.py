@@ -6,12 +6,13 @@ code (spark_bridge.rows.fold). The values pass through unchanged, as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import StructType
 
@@ -26,9 +27,10 @@ from spark_bridge.rows.fold_batches import (
     fold_batches,
     folded_table,
 )
-from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, KeyColumns, with_key, with_owner
+from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, KeyColumns, owner_text, with_key
 from spark_bridge.rows.range_scope import RangeScope
-from spark_bridge.rows.record_places import message_id_of, record_place, record_source
+from spark_bridge.rows.record_places import record_place, record_source, said
+from spark_bridge.rows.sql_columns import field, null_of, quoted, selected, struct, type_text
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -44,6 +46,7 @@ _SCOPES: Final = {
     "partition_deletion": PARTITION,
     "range_deletion": RANGE,
 }
+_DECODED_KEY: Final = "decoded_key"
 _KEPT_PARTS: Final = ("valued", "deleted", "lasting", "passing", "going", "static_columns")
 """Columns of a kept row beside those that identify it."""
 _KEPT_TYPE: Final = StructType([KEPT_SCHEMA[name] for name in _KEPT_PARTS])
@@ -61,31 +64,34 @@ def all_records(raw: DataFrame, schemas: TopicSchemas, time_zone: str = OWNER_TI
     `owner` is the Cassandra partition as text, with timestamps in `time_zone`.
     """
     columns = KeyColumns.of(schemas)
-    scope = F.lit(ROW)
+    scope, owner = f"'{ROW}'", "hex(key)"
     if columns.clustering:
-        raw = with_key(raw, "decoded_key", schemas, F.col("schema_version"), F.col("message_id"))
-        scope = _scope(F.col("decoded_key").getField(columns.clustering[0]).isNotNull())
-    said = F.col("properties")
-    texts = [said[getattr(names, name.upper())].alias(name) for name in BOUNDS if name != "schema_version"]
-    bounds = F.struct(*texts, F.col("schema_version"))
-    records = raw.select(
-        "key",
-        "value",
-        "schema_version",
-        F.col("schema_version").alias("key_version"),
-        scope.alias("scope"),
-        record_place().alias("at"),
-        record_source().alias("source"),
-        F.unix_micros("publish_time").alias("published_us"),
-        said[names.EXPIRES_AT].cast("bigint").alias("expires_at"),
-        said[names.COLUMNS_EXPIRE_AT].alias("columns_expire_at"),
-        said[names.CELLS_EXPIRE_AT].cast("bigint").alias("cells_expire_at"),
-        F.coalesce(said[names.ROW_MARKER] == "expires", F.lit(False)).alias("is_sure"),
-        said[names.DELETION_TIME].cast("bigint").alias("deletion_time"),
-        said[names.STATIC_COLUMNS].alias("static_columns"),
-        F.when(said[names.KIND] == "range_deletion", bounds).alias("bounds"),
+        raw = with_key(raw, _DECODED_KEY, schemas, F.col("schema_version"), F.col("message_id"))
+        scope = _scope(f"{field(_DECODED_KEY, columns.clustering[0])} IS NOT NULL")
+        owner = owner_text(columns, _DECODED_KEY, time_zone)
+    bounds = {name: said(getattr(names, name.upper())) for name in BOUNDS if name != "schema_version"}
+    return selected(
+        raw,
+        {
+            "key": "key",
+            "value": "value",
+            "schema_version": "schema_version",
+            "key_version": "schema_version",
+            "scope": scope,
+            "at": record_place(),
+            "source": record_source(),
+            "published_us": "unix_micros(publish_time)",
+            "expires_at": f"cast({said(names.EXPIRES_AT)} AS bigint)",
+            "columns_expire_at": said(names.COLUMNS_EXPIRE_AT),
+            "cells_expire_at": f"cast({said(names.CELLS_EXPIRE_AT)} AS bigint)",
+            "is_sure": f"coalesce({said(names.ROW_MARKER)} = 'expires', false)",
+            "deletion_time": f"cast({said(names.DELETION_TIME)} AS bigint)",
+            "static_columns": said(names.STATIC_COLUMNS),
+            "bounds": f"CASE WHEN {said(names.KIND)} = 'range_deletion' THEN "
+            f"{struct({**bounds, 'schema_version': 'schema_version'})} END",
+            "owner": owner,
+        },
     )
-    return with_owner(records, schemas, message_id_of(F.col("at")), time_zone)
 
 
 def folded(
@@ -150,39 +156,31 @@ def _looked_up(records: DataFrame, kept_of: KeptOf) -> pa.Table | None:
 
 
 def _read_here(rows: DataFrame) -> pa.Table | None:
-    size = F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("kept.valued.value"), F.lit(0))
-    fits = size <= _LONGEST_HERE
-    short = {"value": F.when(fits, F.col("value")), "kept": F.when(fits, F.col("kept")), "fits": fits}
-    given = rows.select(*[short.get(name, F.col(name)).alias(name) for name in (*FOLD_COLUMNS, "fits")])
+    fits = f"coalesce(length(value), 0) + coalesce(length(kept.valued.value), 0) <= {_LONGEST_HERE}"
+    short = {name: f"CASE WHEN {fits} THEN {name} END" for name in ("value", "kept")}
+    given = selected(rows, {name: quoted(name) for name in FOLD_COLUMNS} | short | {"fits": fits})
     found = given.limit(_MOST_HERE + 1).toArrow()
     if len(found) > _MOST_HERE or found.nbytes > _MOST_BYTES_HERE or not all(found["fits"].to_pylist()):
         return None
     return found
 
 
-def shown_rows(judged: DataFrame) -> DataFrame:
+def shown_rows(judged: DataFrame, more: Mapping[str, str] = MappingProxyType({})) -> DataFrame:
     """The rows of the table, before decoding: `key`, `key_version`, `value`, `value_version`, `is_alive`,
     `static_names`, `static_value`, `static_version`; and `owner`, `place` (the value's message id), `writetime_us`,
     `expires_at` (when the row or one of its columns expires next, in seconds; null: nothing expires), `gone_columns`
     (expired columns).
 
-    Where `is_alive` is false, the partition has no row, but it may have static columns.
+    Where `is_alive` is false, the partition has no row, but it may have static columns. `more`: expressions of further
+    columns, by the columns of `judged`.
     """
-    return judged.where("is_alive OR is_static_only").select(
-        "key",
-        "key_version",
-        F.col("valued.value").alias("value"),
-        F.col("valued.schema_version").alias("value_version"),
-        "is_alive",
-        "static_names",
-        "static_value",
-        "static_version",
-        "owner",
-        "place",
-        "writetime_us",
-        F.col("next_expiry_s").alias("expires_at"),
-        "gone_columns",
-    )
+    same = [
+        *("key", "key_version", "is_alive", "static_names", "static_value", "static_version", "owner", "place"),
+        *("writetime_us", "gone_columns"),
+    ]
+    of_value = {"value": "valued.value", "value_version": "valued.schema_version"}
+    shown = {**{name: name for name in same}, **of_value, "expires_at": "next_expiry_s", **more}
+    return selected(judged.where("is_alive OR is_static_only"), shown)
 
 
 def _rules(schemas: TopicSchemas, static_names: Sequence[str] | None, clearings: Sequence[TableClearing]) -> Rules:
@@ -194,15 +192,13 @@ def _rules(schemas: TopicSchemas, static_names: Sequence[str] | None, clearings:
     )
 
 
-def _scope(has_row: Column) -> Column:
+def _scope(has_row: str) -> str:
     """The scope of a record; see `spark_bridge.rows.fold.ROW`."""
-    kind = F.col("properties")[names.KIND]
+    kind = said(names.KIND)
+    named = " ".join(f"WHEN {kind} = '{name}' THEN '{scope}'" for name, scope in _SCOPES.items())
     # DataStax's records have no kind: a null value without a clustering key deletes the partition.
-    no_row = F.when(kind.isNull() & F.col("value").isNull(), PARTITION).otherwise(STATIC)
-    scope = F.when(has_row, ROW).otherwise(no_row)
-    for name, value in _SCOPES.items():
-        scope = F.when(kind == name, F.lit(value)).otherwise(scope)
-    return scope
+    no_row = f"WHEN {kind} IS NULL AND value IS NULL THEN '{PARTITION}' ELSE '{STATIC}'"
+    return f"CASE {named} WHEN {has_row} THEN '{ROW}' {no_row} END"
 
 
 def _all_rows(records: DataFrame, kept: DataFrame | None) -> DataFrame:
@@ -212,37 +208,29 @@ def _all_rows(records: DataFrame, kept: DataFrame | None) -> DataFrame:
 
 def _record_rows(records: DataFrame) -> DataFrame:
     """`all_records` in the columns that `spark_bridge.rows.fold_batches` reads."""
-    at = F.col("at")
     places = {
-        **{name: at.getField("position").getField(name) for name in ("ledger", "entry")},
-        "batch_index": at.getField("position").getField("index"),
-        **{name: at.getField(name) for name in ("partition", "writetime")},
-        "clock_us": F.unix_micros(at.getField("clock")),
+        **{name: f"at.position.{name}" for name in ("ledger", "entry")},
+        "batch_index": "at.position.`index`",
+        **{name: f"at.{quoted(name)}" for name in ("partition", "writetime")},
+        "clock_us": "unix_micros(at.clock)",
         # All fields of the struct are nullable: Arrow refuses a null struct with fields that are not.
-        "bounds": F.col("bounds").cast(KEPT_SCHEMA["bounds"].dataType),
-        "run": F.lit(None).cast("bigint"),
-        "kept": F.lit(None).cast(_KEPT_TYPE),
+        "bounds": f"cast(bounds AS {type_text(KEPT_SCHEMA['bounds'].dataType)})",
+        "run": "cast(NULL AS bigint)",
+        "kept": null_of(_KEPT_TYPE),
     }
-    return records.select(*[places.get(name, F.col(name)).alias(name) for name in FOLD_COLUMNS])
+    return selected(records, {name: places.get(name, quoted(name)) for name in FOLD_COLUMNS})
 
 
 def _kept_rows(kept: DataFrame) -> DataFrame:
     """The results of an earlier fold in the same columns. A column that the earlier fold did not keep is null."""
     found = kept.schema
     parts = [KEPT_SCHEMA[name] for name in _KEPT_PARTS]
-    fields = [
-        conformed(F.col(each.name), found[each.name].dataType, each.dataType)
+    fields = {
+        each.name: conformed(each.name, found[each.name].dataType, each.dataType)
         if each.name in found.names
-        else F.lit(None).cast(each.dataType)
+        else null_of(each.dataType)
         for each in parts
-    ]
-    bounds = conformed(F.col("bounds"), found["bounds"].dataType, KEPT_SCHEMA["bounds"].dataType)
-    return kept.select(
-        "owner",
-        "key",
-        "scope",
-        bounds.alias("bounds"),
-        "key_version",
-        "run",
-        F.struct(*[each.alias(field.name) for each, field in zip(fields, parts, strict=True)]).alias("kept"),
-    )
+    }
+    bounds = conformed("bounds", found["bounds"].dataType, KEPT_SCHEMA["bounds"].dataType)
+    same = {name: name for name in ("owner", "key", "scope", "key_version", "run")}
+    return selected(kept, {**same, "bounds": bounds, "kept": struct(fields)})

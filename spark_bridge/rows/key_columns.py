@@ -8,10 +8,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
+from spark_bridge.rows.sql_columns import field, literal, struct
 from spark_bridge.rows.typed import key_decoder
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
-__all__ = ["OWNER_TIME_ZONE", "KeyColumns", "with_key", "with_owner"]
+__all__ = ["OWNER_TIME_ZONE", "KeyColumns", "owner_text", "with_key", "with_owner"]
 
 OWNER_TIME_ZONE: Final = "UTC"
 """Time zone of the timestamps in an owner, unless owners that were stored earlier have another one."""
@@ -52,6 +53,11 @@ def with_owner(rows: DataFrame, schemas: TopicSchemas, place: Column, time_zone:
     if not columns.clustering:
         return rows.withColumn("owner", F.hex("key"))
     keyed = with_key(rows, "owner", schemas, F.col("key_version"), place)
-    options = {"timeZone": time_zone, "ignoreNullFields": "true"}  # independent of the session's settings
-    parts = [F.col("owner").getField(each).alias(str(at)) for at, each in enumerate(columns.partition)]
-    return keyed.withColumn("owner", F.to_json(F.struct(*parts), options))
+    return keyed.withColumn("owner", F.expr(owner_text(columns, "owner", time_zone)))
+
+
+def owner_text(columns: KeyColumns, key: str, time_zone: str) -> str:
+    """The owner as an expression of SQL: see `with_owner`. `key`: name of a column with the decoded key."""
+    parts = {str(at): field(key, each) for at, each in enumerate(columns.partition)}
+    # independent of the session's settings
+    return f"to_json({struct(parts)}, map('timeZone', {literal(time_zone)}, 'ignoreNullFields', 'true'))"

@@ -15,8 +15,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.record_properties import TABLE_GENERATION, TABLE_ID
+from spark_bridge.rows.sql_columns import literal
 
-__all__ = ["TableLife", "generation_column", "is_of_life", "life_of", "newest_life"]
+__all__ = ["GENERATION", "TableLife", "is_of_life", "life_of", "newest_life"]
 
 # From the epoch of uuids to that of Unix, in units of 100 ns.
 _UUID_EPOCH: Final = 0x01B21DD213814000
@@ -62,9 +63,8 @@ def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
     return max(candidates, key=lambda each: each.order, default=None)
 
 
-def generation_column() -> Column:
-    """The generation that a raw row names; null if it names none."""
-    return F.expr(f"try_cast(properties['{TABLE_GENERATION}'] AS bigint)")
+GENERATION: Final = f"try_cast(properties['{TABLE_GENERATION}'] AS bigint)"
+"""The generation that a raw row names, as an expression of SQL; null if it names none."""
 
 
 def is_of_life(life: TableLife) -> Column:
@@ -72,7 +72,8 @@ def is_of_life(life: TableLife) -> Column:
 
     A row without an id, or without a generation, matches any: it is an earlier one.
     """
-    is_it = F.coalesce(F.col("properties")[TABLE_ID], F.lit(life.table_id)) == life.table_id
+    table_id = literal(life.table_id)
+    is_it = f"coalesce(properties['{TABLE_ID}'], {table_id}) = {table_id}"
     if life.generation is None:
-        return is_it
-    return is_it & (F.coalesce(generation_column(), F.lit(life.generation)) == life.generation)
+        return F.expr(is_it)
+    return F.expr(f"{is_it} AND coalesce({GENERATION}, {life.generation}L) = {life.generation}L")

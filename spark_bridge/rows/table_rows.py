@@ -11,12 +11,12 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from spark_bridge.rows.avro_columns import Numbers
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.shared_names import own_value_names
-from spark_bridge.rows.typed import RecordDecoder, key_decoder, value_decoder
+from spark_bridge.rows.sql_columns import field, literal, selected
+from spark_bridge.rows.typed import RecordDecoder, key_decoder, value_decoder, with_numbers
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["table_columns", "table_rows"]
 
-_VERSIONS: Final = ("place", "key_version", "value_version")
 _SHOWS: Final = "_cdc_shows"
 
 
@@ -40,8 +40,7 @@ def table_rows(
     """
     key, value = key_decoder(schemas, numbers), value_decoder(schemas, numbers)
     if not KeyColumns.of(schemas).clustering:
-        plain = _plain_columns(rows, schemas, key, value, kept)
-        return plain if shows is None else plain.withColumn(shows, F.lit(True))
+        return _plain_columns(rows, schemas, key, value, kept, shows)
     shown = shows or _SHOWS
     found = _with_static_columns(rows, schemas, key, value, kept, shown)
     return found if shows else _where_shown(found)
@@ -60,22 +59,25 @@ def _where_shown(rows: DataFrame) -> DataFrame:
 
 
 def _plain_columns(
-    rows: DataFrame, schemas: TopicSchemas, key: RecordDecoder, value: RecordDecoder, kept: Sequence[str]
+    rows: DataFrame,
+    schemas: TopicSchemas,
+    key: RecordDecoder,
+    value: RecordDecoder,
+    kept: Sequence[str],
+    shows: str | None,
 ) -> DataFrame:
-    structs = rows.select(
-        *kept,
-        "gone_columns",
-        *_VERSIONS,
-        key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
-        value.try_decode(F.col("value"), F.col("value_version")).alias("value"),
-        *_data("key", "value"),
+    structs = rows.withColumns(
+        {
+            "key": key.try_decode(F.col("key"), F.col("key_version")),
+            "value": value.try_decode(F.col("value"), F.col("value_version")),
+            **_data("key", "value"),
+        }
     )
-    checked = structs.select(*kept, "gone_columns", *_checked_row(key, value))
-    finished = checked.select(
-        *kept, "gone_columns", key.finish(F.col("key")).alias("key"), value.finish(F.col("value")).alias("value")
-    )
-    values = [_living(name).alias(name) for name in own_value_names(schemas)]
-    return finished.select(*_fields("key", key.names), *values, *kept)
+    finished = with_numbers(structs.withColumns(_checked_row(key, value)), {"key": key, "value": value})
+    keys = {name: field("key", name) for name in key.names}
+    values = {name: _living(name) for name in own_value_names(schemas)}
+    shown = {} if shows is None else {shows: "true"}
+    return selected(finished, {**keys, **values, **{each: each for each in kept}, **shown})
 
 
 def _with_static_columns(
@@ -87,78 +89,54 @@ def _with_static_columns(
     shows: str,
 ) -> DataFrame:
     static_version = F.coalesce("static_version", F.lit(schemas.newest.version))
-    structs = rows.select(
-        *kept,
-        "is_alive",
-        "static_names",
-        "gone_columns",
-        *_VERSIONS,
-        F.hex("key").alias("key_bytes"),
-        static_version.alias("static_version"),
-        key.try_decode(F.col("key"), F.col("key_version")).alias("key"),
-        F.when(F.col("is_alive"), value.try_decode(F.col("value"), F.col("value_version"))).alias("value"),
-        value.try_decode(F.col("static_value"), static_version).alias("static"),
-        *_data("key", "value"),
-        F.col("static_value").alias("static_data"),
+    structs = rows.withColumns(
+        {
+            "key_bytes": F.hex("key"),
+            "static_version": static_version,
+            "key": key.try_decode(F.col("key"), F.col("key_version")),
+            "value": F.when(F.col("is_alive"), value.try_decode(F.col("value"), F.col("value_version"))),
+            "static": value.try_decode(F.col("static_value"), static_version),
+            **_data("key", "value", "static_value"),
+        }
     )
     of_partition = F.concat(F.lit("of the partition with key "), F.col("key_bytes"))
-    checked = structs.select(
-        *kept,
-        "is_alive",
-        "static_names",
-        "gone_columns",
-        *_checked_row(key, value),
-        value.checked(
-            F.col("static"), F.col("static_data"), "static columns", of_partition, F.col("static_version")
-        ).alias("static"),
+    static = value.checked(
+        F.col("static"), F.col("static_value_data"), "static columns", of_partition, F.col("static_version")
     )
-    finished = checked.select(
-        *kept,
-        "is_alive",
-        "static_names",
-        "gone_columns",
-        key.finish(F.col("key")).alias("key"),
-        value.finish(F.col("value")).alias("value"),
-        value.finish(F.col("static")).alias("static"),
-    )
+    checked = structs.withColumns({**_checked_row(key, value), "static": static})
+    finished = with_numbers(checked, {"key": key, "value": value, "static": value})
     clustering = set(KeyColumns.of(schemas).clustering)
-    keys = [
-        F.when(F.col("is_alive"), column).alias(name) if name in clustering else column.alias(name)
-        for name, column in zip(key.names, _fields("key", key.names), strict=True)
-    ]
-    values = [
-        F.when(F.array_contains("static_names", name), _living(name, "static")).otherwise(_living(name)).alias(name)
+    keys = {
+        name: f"CASE WHEN is_alive THEN {field('key', name)} END" if name in clustering else field("key", name)
+        for name in key.names
+    }
+    values = {
+        name: f"CASE WHEN {_is_static(name)} THEN {_living(name, 'static')} ELSE {_living(name)} END"
         for name in own_value_names(schemas)
-    ]
-    statics = [F.array_contains("static_names", name) & _living(name, "static").isNotNull() for name in value.names]
-    has_static = F.lit(False)
-    for each in statics:
-        has_static |= each
-    return finished.select(*keys, *values, *kept, (F.col("is_alive") | has_static).alias(shows))
+    }
+    statics = [f"({_is_static(name)} AND {_living(name, 'static')} IS NOT NULL)" for name in value.names]
+    shown = {shows: " OR ".join(["is_alive", *statics])}
+    return selected(finished, {**keys, **values, **{each: each for each in kept}, **shown})
 
 
-def _data(*names: str) -> list[Column]:
+def _data(*names: str) -> dict[str, Column]:
     """Columns with the undecoded bytes of these columns."""
-    return [F.col(each).alias(f"{each}_data") for each in names]
+    return {f"{each}_data": F.col(each) for each in names}
 
 
-def _checked_row(key: RecordDecoder, value: RecordDecoder) -> tuple[Column, Column]:
+def _checked_row(key: RecordDecoder, value: RecordDecoder) -> dict[str, Column]:
     """Key and value after `try_decode`. One that could not be decoded is an error that names the message."""
     place = F.col("place")
-    return (
-        key.checked(F.col("key"), F.col("key_data"), "key", place, F.col("key_version")).alias("key"),
-        value.checked(F.col("value"), F.col("value_data"), "value", place, F.col("value_version")).alias("value"),
-    )
+    return {
+        "key": key.checked(F.col("key"), F.col("key_data"), "key", place, F.col("key_version")),
+        "value": value.checked(F.col("value"), F.col("value_data"), "value", place, F.col("value_version")),
+    }
 
 
-def _living(name: str, struct: str = "value") -> Column:
+def _living(name: str, struct: str = "value") -> str:
     """The value of a column, or null if it has expired."""
-    return F.when(~F.array_contains("gone_columns", name), _field(struct, name))
+    return f"CASE WHEN NOT array_contains(gone_columns, {literal(name)}) THEN {field(struct, name)} END"
 
 
-def _field(struct: str, name: str) -> Column:
-    return F.col(struct).getField(name)
-
-
-def _fields(struct: str, names: Sequence[str]) -> list[Column]:
-    return [_field(struct, name).alias(name) for name in names]
+def _is_static(name: str) -> str:
+    return f"array_contains(static_names, {literal(name)})"

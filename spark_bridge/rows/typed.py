@@ -8,7 +8,7 @@ again, both rules hold: its earlier values are left out, and it is null in these
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -21,7 +21,15 @@ from spark_bridge.rows.unfit_times import MOST_MS, has_times, unfit_times
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
-__all__ = ["RecordDecoder", "is_corrupt", "key_decoder", "typed_rows", "value_decoder", "with_times_as_numbers"]
+__all__ = [
+    "RecordDecoder",
+    "is_corrupt",
+    "key_decoder",
+    "typed_rows",
+    "value_decoder",
+    "with_numbers",
+    "with_times_as_numbers",
+]
 
 _DECODED: Final = "__cdc_decoded"
 _DATA: Final = "__cdc_data"
@@ -55,6 +63,11 @@ class RecordDecoder:
     def try_decode(self, data: Column, version: Column) -> Column:
         """As `decode`, but bytes that cannot be decoded give a struct of nulls, which `is_corrupt` recognizes."""
         return self._tried(self._schemas, data, version)
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if `finish` changes a record."""
+        return self._columns.has_numbers
 
     def finish(self, record: Column) -> Column:
         """Last step: numbers in their final types."""
@@ -139,6 +152,12 @@ def value_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     return RecordDecoder(schemas.topic, values, numbers)
 
 
+def with_numbers(rows: DataFrame, decoders: Mapping[str, RecordDecoder]) -> DataFrame:
+    """The last step of these decoders, each for the column of its name. It is left out where it changes nothing."""
+    changed = {name: each.finish(F.col(name)) for name, each in decoders.items() if each.has_numbers}
+    return rows.withColumns(changed) if changed else rows
+
+
 def is_corrupt(record: Column) -> Column:
     """True for a record that `RecordDecoder.try_decode` could not decode."""
     return record.isNotNull() & record.getField(_DECODED).isNull()
@@ -179,7 +198,7 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
                 "_corrupt": F.when(reason.isNotNull(), corrupt),
             }
         )
-    return checked.withColumns({"key": key.finish(F.col("key")), "value": value.finish(F.col("value"))})
+    return with_numbers(checked, {"key": key, "value": value})
 
 
 def _from_avro(data: Column, writer: str, reader: str) -> Column:

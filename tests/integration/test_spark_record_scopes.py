@@ -23,7 +23,7 @@ def test_a_row_with_an_empty_clustering_value_is_a_row(spark: SparkSession) -> N
         ],
         "kind string, has_clustering boolean, value string",
     ).withColumn("properties", F.create_map(F.lit("kind"), F.col("kind")))
-    found = records.select("kind", "has_clustering", "value", _scope(F.col("has_clustering")).alias("scope")).collect()
+    found = records.select("kind", "has_clustering", "value", F.expr(_scope("has_clustering")).alias("scope")).collect()
     of_kind = {each.kind: {row.scope for row in found if row.kind == each.kind} for each in found if each.kind}
     assert of_kind == {
         "row": {"row"},

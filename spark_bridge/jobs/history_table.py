@@ -75,12 +75,13 @@ def add_versions(
         return
     history.ensure(added)
     first = steps.where(f"step = {FIRST_STEP} AND before IS NOT NULL")
-    closing = selected(first, {_CLOSES: "_cdc_id", _CLOSED_US: "changed_us"})
+    # The epoch is a column of the source: in the text of the `MERGE`, Spark would compile new code for each epoch.
+    closing = selected(first, {_CLOSES: "_cdc_id", _CLOSED_US: "changed_us", "closed": f"{epoch}L"})
     source = added.withColumns({_CLOSES: F.lit(None).cast("string"), _CLOSED_US: F.lit(None).cast("bigint")})
     _, insert = update_and_insert(added.columns)
     history.merge(
         source.unionByName(closing, allowMissingColumns=True),
         f"t._cdc_id = s.{_CLOSES} AND t.valid_to IS NULL" + ("" if listed is None else f" AND {listed}"),
-        f"WHEN MATCHED THEN UPDATE SET t.valid_to = greatest(t.valid_from, s.{_CLOSED_US}), t.closed = {epoch}",
+        f"WHEN MATCHED THEN UPDATE SET t.valid_to = greatest(t.valid_from, s.{_CLOSED_US}), t.closed = s.closed",
         f"WHEN NOT MATCHED AND s.{_CLOSES} IS NULL THEN {insert}",
     )

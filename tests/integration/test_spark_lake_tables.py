@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -17,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.avro.functions import from_avro
 
 from schemas.errors import ConfigError
-from spark_bridge.java_classes import keep_functions
+from spark_bridge.java_classes import java_class, keep_functions
 from spark_bridge.jobs import iceberg_tables, kept_records
 from spark_bridge.jobs.batch_content import NO_CONTENT
-from spark_bridge.jobs.batch_session import at_once, session_of_its_own
+from spark_bridge.jobs.batch_session import at_once, fit_session, session_of_its_own
 from spark_bridge.jobs.completeness import tag_commits
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.epoch_plan import EpochPlan
@@ -32,11 +33,13 @@ from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
+from spark_bridge.jobs.small_merge import local_frame
 from spark_bridge.jobs.state_file import StateFile
 from spark_bridge.jobs.unfinished_epoch import Unfinished, take_back
 from spark_bridge.reading.folders import HadoopFolder
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.rows.record_places import RECORD_SOURCE
+from spark_bridge.rows.row_chain import FIRST_STEP
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
@@ -421,6 +424,28 @@ def test_a_folder_lists_files_of_any_name(spark: SparkSession, tmp_path: Path) -
     for each in names:
         (tmp_path / "there" / each).touch()
     assert sorted(folder.names()) == sorted(names)
+
+
+def test_a_later_epoch_of_a_history_compiles_no_new_code(spark: SparkSession, tmp_path: Path) -> None:
+    """Code with the number of an epoch in it would be compiled for each micro-batch."""
+    own = session_of_its_own(spark)
+    fit_session(own, 10, 0)
+    image = pa.struct([("id", pa.string()), ("name", pa.string())])
+    numbers = [("changed_us", pa.int64()), ("step", pa.int32()), ("next_us", pa.int64())]
+    schema = pa.schema([("_cdc_id", pa.string()), ("before", image), ("after", image), *numbers])
+    compilations = java_class(spark.sparkContext._jvm, "org.apache.spark.metrics.source.CodegenMetrics")
+    compiled = []
+    for epoch in range(1, 6):
+        images = {"before": {"id": "1", "name": "before"} if epoch > 1 else None, "after": {"id": "1", "name": "after"}}
+        step = {"_cdc_id": "1", **images, "changed_us": epoch, "step": FIRST_STEP, "next_us": None}
+        before = compilations.METRIC_COMPILATION_TIME().getCount()
+        steps = local_frame(own, pa.Table.from_pylist([step], schema=schema))
+        add_versions(DeltaTable(own, str(tmp_path)), steps, ["id", "name"], epoch)
+        compiled.append(compilations.METRIC_COMPILATION_TIME().getCount() - before)
+    versions = own.read.format("delta").load(str(tmp_path)).select("valid_from", "valid_to", "opened", "closed")
+    closed = [(epoch, epoch + 1, epoch, epoch + 1) for epoch in range(1, 5)]
+    assert sorted(map(tuple, versions.collect())) == [*closed, (5, None, 5, None)]
+    assert compiled[-1] == 0, compiled
 
 
 def test_functions_of_columns_are_looked_up_once(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from cdc.health.findings import Finding, Section, failure, ok, warning
 from cdc.health.line_config import LineConfig
 from cdc.health.local_agents import LocalAgent, local_agents, shared_nodes, unknown_agents, without_status
 from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServiceError
-from cdc.health.unanswered import remedy_of_topic
+from cdc.health.unanswered import Unanswered, remedy_of_topic
 from change_agent.configuration.config import AgentConfig
 from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnection, NodeUnavailableError
 from schemas.errors import ConfigError
@@ -27,6 +27,8 @@ _HINT: Final = (
     "start `cdc agent` on its machine; if it runs with createTopics: false, name it under agents in line.yaml"
 )
 _CONNECT_S: Final = 2.0
+# Nodes and agents that are asked for at the same time.
+_TOGETHER: Final = 8
 _MOST_SHOWN: Final = 5
 
 
@@ -116,7 +118,7 @@ def agents(config: LineConfig, now_s: float) -> tuple[list[Finding], list[AgentS
 
     Agents on this machine that run for the same node, or cannot be asked, are reported, too.
     """
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(_TOGETHER) as pool:
         here = pool.submit(local_agents)
         looked = list(pool.map(_status, config.agents))
     findings: list[Finding] = []
@@ -188,19 +190,29 @@ def _uncovered(
 
     No status is of an agent of this node, and the broker has no producer on the topic of its agent.
     """
-    named = {each.node_id for each in statuses}
-    for node in nodes:
-        if str(node.host_id) in named:
-            continue  # has a finding already, whether its agent runs or not
-        topic = full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
-        try:
-            is_there = bool(service.stats(topic).get("publishers"))
-        except NotThereError:
-            is_there = False
-        except PulsarServiceError as error:
-            text = f"whether an agent publishes its changes is not known: {error}"
-            yield warning(f"node {node.address}", text, remedy_of_topic(topic, error))
-            continue
-        if not is_there:
-            text = f"no agent publishes the changes of this node (host id {node.host_id})"
-            yield failure(f"node {node.address}", text, _HINT)
+    named = {each.node_id for each in statuses}  # these have a finding already, whether the agent runs or not
+    unnamed = [node for node in nodes if str(node.host_id) not in named]
+    silent = Unanswered()
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        for found in pool.map(lambda node: [*_without_agent(service, config, node, silent)], unnamed):
+            yield from found
+    yield from silent.not_asked()
+
+
+def _without_agent(service: PulsarService, config: LineConfig, node: Node, silent: Unanswered) -> Iterator[Finding]:
+    """The finding about one node, as `_uncovered`; none if it has an agent. `silent`: the requests without an answer."""
+    subject, topic = f"node {node.address}", full_topic_name(f"{config.topic_prefix}agent-{node.host_id}")
+    if silent.skips(subject):
+        return
+    try:
+        is_there = bool(service.stats(topic).get("publishers"))
+    except NotThereError:
+        is_there = False
+    except PulsarServiceError as error:
+        silent.add(subject, topic, error)
+        text = f"whether an agent publishes its changes is not known: {error}"
+        yield warning(subject, text, remedy_of_topic(topic, error))
+        return
+    if not is_there:
+        text = f"no agent publishes the changes of this node (host id {node.host_id})"
+        yield failure(subject, text, _HINT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from cdc.health.findings import Finding, failure
@@ -39,11 +39,13 @@ class Unanswered:
         for subject, topic, error in sorted(self._errors, key=lambda each: each[:2]):
             name = topic.rpartition("/")[2]
             by_text.setdefault(str(error).replace(name, "*"), []).append((subject, topic, error))
-        found = [self._finding(group) for group in by_text.values()]
+        return [*(self._finding(group) for group in by_text.values()), *self.not_asked()]
+
+    def not_asked(self) -> Iterator[Finding]:
+        """A failure for those that were not asked for; none if all were."""
         if self._not_asked:
             text = f"{_names(sorted(self._not_asked))}: not asked for, because Pulsar did not answer for {_MOST_SILENT} others"
-            found.append(failure("", text, "do what is said about those", not_asked=sorted(self._not_asked)))
-        return found
+            yield failure("", text, "do what is said about those", not_asked=sorted(self._not_asked))
 
     @staticmethod
     def _finding(group: list[tuple[str, str, PulsarServiceError]]) -> Finding:

@@ -264,6 +264,25 @@ def test_an_agents_topic_that_gives_no_answer_hides_no_other_node() -> None:
     assert (uncovered.level, uncovered.subject) == (Level.FAILURE, "node 10.0.0.2")
 
 
+def test_brokers_that_give_no_answer_delay_the_nodes_only_once() -> None:
+    """Each node's topic took ten seconds, one after the other: `cdc status` of fifty nodes took minutes."""
+    nodes = [
+        Node(host_id=UUID(int=number), address=f"10.0.0.{number}", version="5.0.9", data_center="dc1")
+        for number in range(1, 51)
+    ]
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hanging:  # it accepts, and never answers
+        config = _line(f"http://127.0.0.1:{hanging.getsockname()[1]}")
+        with PulsarService(config, timeout_s=0.2) as service:
+            began = time.monotonic()
+            *unknown, left_out = agents_section(service, config, Cluster(port=9042, nodes=nodes), [], []).findings
+    assert time.monotonic() - began < 5
+    assert {each.level for each in unknown} == {Level.WARNING}
+    assert 16 <= len(unknown) < 24
+    skipped = left_out.facts["not_asked"]
+    assert isinstance(skipped, list)
+    assert {*skipped, *(each.subject for each in unknown)} == {f"node {each.address}" for each in nodes}
+
+
 @pytest.mark.parametrize(
     ("status", "remedy"),
     [(403, "grant the right to read the topics' policies (tenant admin)"), (503, "`pulsar-admin topics lookup ")],

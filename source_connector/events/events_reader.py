@@ -102,6 +102,8 @@ class _Reader:
         self._left = self._count()
         events = self.take(first)
         later = self._later() if self._left else None
+        if later is None:
+            self._expect_end()
         content = MutationEvents(
             node_id=node_id,
             segment_id=segment_id,
@@ -135,8 +137,14 @@ class _Reader:
             count += len(events)
             for each in events:
                 sets[id(each.columns)] = each.columns
+        self._expect_end()
         self._at, self._left = at, left
         return LaterEvents(self, count, frozenset[str]().union(*sets.values()))
+
+    def _expect_end(self) -> None:
+        """More bytes than the schema says are a damaged message, or several in one: their events would be lost."""
+        if self._at != self._length:
+            raise ValueError
 
     def _event(self) -> MutationEvent:
         position, ordinal, kind = self._int(), self._int(), self._long()

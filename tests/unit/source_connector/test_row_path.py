@@ -243,6 +243,14 @@ def test_messages_share_the_columns_that_they_name() -> None:
     assert all(one.columns is other.columns for one, other in zip(first.events, second.events, strict=True))
 
 
+@pytest.mark.parametrize("first", [1, 4, 5, 9])
+@pytest.mark.parametrize("tail", [b"\0", b"x" * 20, _message()], ids=["one byte", "some bytes", "a second message"])
+def test_a_message_with_more_bytes_than_its_schema_says_is_unreadable(tail: bytes, first: int) -> None:
+    """The first events were published, and the message was acknowledged: what came behind them was lost unseen."""
+    with pytest.raises(MalformedEventsError, match="more bytes than its schema says"):
+        read_events(_message() + tail, first)
+
+
 def test_later_events_come_in_their_order_and_name_their_columns() -> None:
     """A message knows how many there are, and their columns, before they are decoded."""
     content, later = read_events(data := _message(), 2)

@@ -48,7 +48,7 @@ class _Answer:
 
 
 def line_status(config: LineConfig) -> list[Section]:
-    """All sections of the screen. This takes a second or two, and up to 10 s more for each part that gives no answer."""
+    """All sections of the screen. This takes a second or two, and up to 30 s more for each part that gives no answer."""
     now_s = time.time()
     with PulsarService(config) as service, ThreadPoolExecutor(4) as pool:
         asked_cluster = pool.submit(cluster_of, config)
@@ -93,13 +93,15 @@ def line_status(config: LineConfig) -> list[Section]:
 
 def _pulsar(service: PulsarService, config: LineConfig) -> _Answer:
     namespace = config.topic_prefix.removeprefix("persistent://").rpartition("/")[0] or "public/default"
-    try:
-        topics = [topic for each in dict.fromkeys([namespace, config.namespace]) for topic in service.topics(each)]
-    except PulsarServiceError as error:
-        remedy = "start it, or correct pulsarAdminUrl and credentials in line.yaml"
-        if error.is_refusal:
-            remedy = f"correct the credentials in line.yaml, or grant the role the right to list topics of {config.namespace}"
-        return _Answer([], [], str(error), str(error), remedy)
+    topics: list[str] = []
+    for each in dict.fromkeys([namespace, config.namespace]):
+        try:
+            topics += service.topics(each)
+        except PulsarServiceError as error:
+            remedy = "start it, or correct pulsarAdminUrl and credentials in line.yaml"
+            if error.is_refusal:
+                remedy = f"correct the credentials in line.yaml, or grant the role the right to list topics of {each}"
+            return _Answer([], [], str(error), str(error), remedy)
     try:
         return _Answer(topics, with_starts(service, sources_of(service, config.sources)), None, None)
     except PulsarServiceError as error:

@@ -311,6 +311,17 @@ def test_a_pulsar_that_refuses_is_not_to_be_started(status: int, remedy: str) ->
         assert _broker(config, _pulsar_of_line(service, config)).remedy == remedy
 
 
+def test_the_namespace_whose_topics_are_refused_is_named() -> None:
+    """The namespace of the sources was named, although the role lacked the right to that of the events topics."""
+    events = "/admin/v2/persistent/shop/events"
+    pages = dict.fromkeys((events, f"{events}/partitioned"), page({"reason": "no"}, 403))
+    pages |= dict.fromkeys((_TOPICS, f"{_TOPICS}/partitioned"), page([]))
+    with serving(pages) as url:
+        config = _line(url, topicPrefix="persistent://shop/events/cdc-")
+        with PulsarService(config) as service:
+            assert _broker(config, _pulsar_of_line(service, config)).remedy.endswith(" to list topics of shop/events")
+
+
 def _without_times(found: Finding) -> tuple[Level, str, str]:
     return found.level, found.subject, found.text.partition("wrote its last status")[0]
 

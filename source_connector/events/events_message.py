@@ -76,6 +76,7 @@ class EventsMessage:
     __slots__ = (
         "_later",
         "_settled",
+        "ahead",
         "clearing",
         "header",
         "identity",
@@ -124,6 +125,8 @@ class EventsMessage:
         self.pending = [PendingEvent(event, self) for event in content.events]
         """The events that are decoded and not taken yet."""
         self._later = later
+        self.ahead: Final = len(content.events)
+        """How many events were decoded when the message came: with later ones, what its table may hold."""
         # A clearing is settled like an event. A message without either is acknowledged at once.
         self.unsettled = len(content.events) + (content.clearing is not None) + (0 if later is None else later.left)
 

@@ -24,8 +24,8 @@ from source_connector.rows.task import Task, TaskOwner, TaskState
 __all__ = ["TableLife"]
 
 _RANGE_DELETION: Final = MutationKind.RANGE_DELETION
-# While so much work waits for its start, a message's later events remain bytes. One read settles all events of a key
-# that wait, so the number must not be small.
+# While so much work waits for its start, a message's later events remain bytes; or more, if the table may hold more. One
+# read settles all events of a key that wait, so the number must not be small.
 _ENOUGH_STARTABLE: Final = 100
 _DECODED_TOGETHER: Final = 50
 
@@ -100,9 +100,12 @@ class TableLife:
         Work that waits behind other work does not count. So no key and no partition keeps the others from starting.
         """
         arrived = self._arrived
-        while arrived and (arrived[0].pending or self.lanes.startable < _ENOUGH_STARTABLE):
-            events = arrived[0].take_some(_DECODED_TOGETHER)
-            if arrived[0].is_taken:
+        while arrived:
+            first = arrived[0]
+            if not first.pending and self.lanes.startable >= max(_ENOUGH_STARTABLE, first.ahead):
+                return
+            events = first.take_some(_DECODED_TOGETHER)
+            if first.is_taken:
                 arrived.popleft()
             for pending in events:
                 self._add(pending)

@@ -65,6 +65,24 @@ def test_the_reads_of_a_busy_key_are_as_few_as_if_all_events_were_decoded(monkey
     assert [len(read.task.work.events) for read in case.around.reads] == [19] * 50
 
 
+def test_what_a_table_may_hold_is_decoded_ahead_so_that_one_read_settles_all_events_of_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table has a share of 300 events, and changes of 300 keys in turns. With a look ahead of 100 keys only, a key's
+    next event was decoded after its read, and each event had a read of its own."""
+    case = Case(monkeypatch)
+    room = property(lambda around: len(around.reads) < 50)
+    monkeypatch.setattr(type(case.around), "has_room", room, raising=False)
+    case.receive(*(event(number % 300, digest=number) for number in range(1200)), decoded=300)
+    sequence = 0
+    while case.around.reads:
+        case.answer_to(case.around.reads.pop(0), GOOD)
+        sequence += 1
+        case.taken(sequence)
+    assert sum(case.around.settled) == 1200
+    assert case.counters["records_published"] <= 700
+
+
 def test_later_events_of_a_table_that_was_created_again_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are settled with those that wait. None is read in the new table."""
     case = Case(monkeypatch)

@@ -92,12 +92,13 @@ class AgentStatus:
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.content.strip() == b"{}":
                 text = f"{url} answers, and has written no status yet: it starts"
                 raise NoStatusError(text, f"wait some seconds; {url}/readyz says what it waits for")
-            answer.raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             text = f"{url} does not answer ({str(error) or type(error).__name__})"
             remedy = f"{_NOT_STARTED}; its httpAddress must be one that this machine reaches (loopback by default)"
             raise NoStatusError(text, remedy) from error
         try:
+            if not answer.is_success:  # another server, or a proxy
+                raise ValueError(f"HTTP {answer.status_code} {answer.reason_phrase}".rstrip())
             return cls(url, checked_status(answer.json()), _date_of(answer))
         except ValueError as error:
             text = f"{url} answers, but {url}/status is no agent's status ({error})"

@@ -470,6 +470,17 @@ def test_what_is_no_status_of_an_agent_is_reported_as_such(content: object, tmp_
         AgentStatus.of_folder(tmp_path)
 
 
+@pytest.mark.parametrize("status", [302, 401, 500, 503])
+def test_another_server_or_a_proxy_that_answers_is_not_to_be_started(status: int) -> None:
+    """It was said not to answer, in two or three lines."""
+    with pytest.raises(
+        NoStatusError,
+        match=rf"/status is no agent's status \(HTTP {status}.*\); correct this URL under agents in line\.yaml$",
+    ) as raised:
+        _asked(page({"reason": "no"}, status))
+    assert "\n" not in str(raised.value)
+
+
 def test_an_agent_that_starts_has_no_status_yet() -> None:
     """It answers 503 and `{}`."""
     with pytest.raises(NoStatusError, match="answers, and has written no status yet"):

@@ -25,7 +25,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServic
 from cdc.health.sources import sources_of, with_starts
 from cdc.health.tables import events_tables
 from cdc.health.topic_policies import EVENTS, LETTERS, asked_once, policy_warnings
-from cdc.health.unanswered import remedy_of_topic
+from cdc.health.unanswered import Unanswered, remedy_of_topic
 from cdc.health.wanted_tables import NOT_CAPTURED, cdc_statement, is_of_system, not_captured
 from cdc.sandbox.versions import CASSANDRA_VERSIONS, PULSAR_VERSION
 from change_agent.cdc_raw.space import cdc_space_of
@@ -296,18 +296,26 @@ def _topics(service: PulsarService, config: LineConfig) -> list[Finding]:
     with suppress(PulsarServiceError):  # reported by another section
         audiences |= dict.fromkeys(asked_dead_letter_topics(config, service), LETTERS)
 
-    ask = asked_once(service)
+    ask, silent = asked_once(service), Unanswered()
 
     def look(topic: str) -> list[Finding]:
-        return list(_topic(service, ask, topic, audiences.get(topic)))
+        return list(_topic(service, ask, topic, audiences.get(topic), silent))
 
     with ThreadPoolExecutor(8) as pool:
-        return [finding for found in pool.map(look, dict.fromkeys([*audiences, *data])) for finding in found]
+        found = [finding for each in pool.map(look, dict.fromkeys([*audiences, *data])) for finding in each]
+    return [*found, *silent.not_asked()]
 
 
-def _topic(service: PulsarService, ask: Ask, topic: str, audience: Audience | None) -> Iterator[Finding]:
-    """Check the policies of a topic. `ask` and `audience` are those of `policy_warnings`."""
+def _topic(
+    service: PulsarService, ask: Ask, topic: str, audience: Audience | None, silent: Unanswered
+) -> Iterator[Finding]:
+    """Check the policies of a topic. `ask` and `audience` are those of `policy_warnings`.
+
+    `silent`: the requests about topics that had no answer.
+    """
     short = topic.rpartition("/")[2]
+    if silent.skips(short):
+        return
     try:
         if audience is not EVENTS:
             service.stats(topic)  # the topic is created with its first dead letter or record
@@ -316,6 +324,7 @@ def _topic(service: PulsarService, ask: Ask, topic: str, audience: Audience | No
     except NotThereError:
         return
     except PulsarServiceError as error:
+        silent.add(short, topic, error)
         yield warning(
             short,
             f"its policies cannot be read: {error}",

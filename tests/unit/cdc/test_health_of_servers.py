@@ -283,6 +283,24 @@ def test_brokers_that_give_no_answer_delay_the_nodes_only_once() -> None:
     assert {*skipped, *(each.subject for each in unknown)} == {f"node {each.address}" for each in nodes}
 
 
+def test_the_doctor_does_not_ask_a_broker_that_hangs_for_each_of_its_topics() -> None:
+    """A thousand topics took twenty minutes."""
+    names = [f"persistent://public/default/cdc-events-shop.t{number:02}" for number in range(60)]
+    pages = dict(_WORKER) | {_TOPICS: page([]), f"{_TOPICS}/partitioned": page(names)}
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hanging:  # it accepts, and never answers
+        broker = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        for name in names:
+            path = f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}/partitions"
+            pages[path] = Page(b"", 307, headers=(("Location", f"{broker}{path}"),))
+        with serving(pages) as url, PulsarService(config := _line(url), timeout_s=0.2) as service:
+            *unknown, left_out = _topics(service, config)
+    assert {each.level for each in unknown} == {Level.WARNING}
+    assert 16 <= len(unknown) < 24
+    skipped = left_out.facts["not_asked"]
+    assert isinstance(skipped, list)
+    assert {each.rpartition("/")[2] for each in names} <= {*skipped, *(each.subject for each in unknown)}
+
+
 @pytest.mark.parametrize(
     ("status", "remedy"),
     [(403, "grant the right to read the topics' policies (tenant admin)"), (503, "`pulsar-admin topics lookup ")],

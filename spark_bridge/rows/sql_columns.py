@@ -18,6 +18,7 @@ __all__ = ["field", "literal", "null_of", "quoted", "selected", "struct", "type_
 
 _NOT_IN_TEXTS: Final = "\0"
 """No expression contains it."""
+_IN_BYTES: Final = frozenset("'\\$")
 
 
 def quoted(name: str) -> str:
@@ -28,9 +29,10 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """A text as a literal of Spark SQL.
 
-    Sessions differ in how they read a quote and a backslash in a literal. A text with one of them is written as bytes.
+    Sessions differ in how they read a quote and a backslash in a literal, and Spark replaces `${...}` by a variable, or by
+    nothing. A text with one of these characters is written as bytes.
     """
-    if "'" in text or "\\" in text:
+    if not _IN_BYTES.isdisjoint(text):
         return f"decode(X'{text.encode().hex()}', 'UTF-8')"
     return f"'{text}'"
 

@@ -8,6 +8,7 @@ import pytest
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.jobs.mirror_rows import OWN, identified
 from spark_bridge.jobs.row_steps import ImageColumns, record_images
 from spark_bridge.jobs.small_merge import local_frame
@@ -38,6 +39,15 @@ def test_any_name_and_any_text_is_itself_in_any_session(spark: SparkSession, esc
     assert [list(row) for row in again.collect()] == [_NAMES]
     typed = selected(own.range(1), {"nothing": null_of(whole.schema)})
     assert typed.schema["nothing"].dataType.simpleString() == whole.schema.simpleString()
+
+
+def test_a_text_that_looks_like_a_variable_is_itself(spark: SparkSession) -> None:
+    """Outside a micro-batch's session, Spark replaces what looks like a variable, and finds no such key in a list."""
+    texts = ["${spark.app.name}", "${env:HOME}", "Dear ${name}", "$", "a$b"]
+    rows = spark.createDataFrame([(each,) for each in texts], "owner string")
+    listed = is_listed("owner", texts, is_sparse=True)
+    assert listed is not None
+    assert rows.where(listed).count() == len(texts)
 
 
 @pytest.mark.parametrize("clustering", [{}, {"at": "int"}], ids=["no clustering", "clustering"])

@@ -142,13 +142,13 @@ class SegmentFollower:
         interval_s = self._unsynced.min_interval_s
         while not self._watcher.wait(interval_s) and time.monotonic() < until_s:
             reader = self._segments.open(self._tail)
-            before = reader.position
+            before = self._metrics.mutations_read
             if not self._reading.read_tail(self._tail.key, reader) or reader.is_complete():
                 return
             if self._moments is not None:
                 self._moments.settle(self._segments, self._interpreter)
             self._publish_clearings()
-            interval_s = self._unsynced.next_interval_s(interval_s, found=reader.position > before)
+            interval_s = self._unsynced.next_interval_s(interval_s, self._metrics.mutations_read - before)
 
     def _read_all(self) -> None:
         now_ms = time.time_ns() // 1_000_000

@@ -64,6 +64,15 @@ def node(tmp_path: Path, tables: MemoryTables) -> Iterator[_Node]:
     made.close()
 
 
+def test_the_pause_grows_with_many_mutations_and_with_none() -> None:
+    """It never leaves the limits of the options."""
+    reading = UnsyncedReading(0.001, 0.005, lambda: "")
+    assert [reading.next_interval_s(0.004, mutations) for mutations in (1, 7)] == [0.001, 0.001]
+    assert [reading.next_interval_s(0.001, mutations) for mutations in (8, 500)] == [0.003, 0.003]
+    assert [reading.next_interval_s(interval_s, 0) for interval_s in (0.001, 0.003, 0.005)] == [0.002, 0.005, 0.005]
+    assert UnsyncedReading(0.002, 0.005, lambda: "").next_interval_s(0.002, 8) == 0.005
+
+
 def test_changes_are_published_before_the_index_exists(node: _Node) -> None:
     """They are not published again later. The segment is deleted when it is completed."""
     segment = node.segment(_ID)

@@ -1,4 +1,4 @@
-"""Topics of which Pulsar gives no answer: each error is told once, and hides no other topic."""
+"""Requests about topics that failed. Each error is reported once, and hides no other topic."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Unanswered:
     def not_asked(self) -> Iterator[Finding]:
         """A failure for those that were not asked for; none if all were."""
         if self._not_asked:
-            text = f"{_names(sorted(self._not_asked))}: not asked for, because Pulsar did not answer for {_MOST_SILENT} others"
-            yield failure("", text, "do what is said about those", not_asked=sorted(self._not_asked))
+            text = f"{_names(sorted(self._not_asked))}: not asked for, because {_MOST_SILENT} requests for other topics had no answer"
+            yield failure("", text, "follow the remedies of those topics", not_asked=sorted(self._not_asked))
 
     @staticmethod
     def _finding(group: list[tuple[str, str, PulsarServiceError]]) -> Finding:
         (subject, topic, error), *others = group
-        more = f" (and nothing of {_names([each for each, _, _ in others])})" if others else ""
-        text = f"its state is not known, for Pulsar says nothing of its topic{more}: {error}"
+        more = f" (also for {_names([each for each, _, _ in others])})" if others else ""
+        text = f"its state is not known, because the request for its topic failed{more}: {error}"
         remedy = remedy_of_topic(topic, error)
         return failure(subject, text, remedy, subjects=[each for each, _, _ in group])
 

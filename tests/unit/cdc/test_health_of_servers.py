@@ -787,7 +787,7 @@ def test_a_topic_that_gives_no_answer_hides_no_other_table() -> None:
         ["shop.parts", "shop.users"],
     )
     assert parts.text.startswith(
-        f"its state is not known, for Pulsar says nothing of its topic (and nothing of shop.users): {url} answers 503 to GET "
+        f"its state is not known, because the request for its topic failed (also for shop.users): {url} answers 503 to GET "
     )
     assert parts.remedy.startswith(f"`pulsar-admin topics lookup {names[1]}` names its broker: see that broker's log")
     assert not [each for each in found if each.subject == "events topics"]
@@ -827,7 +827,7 @@ def test_after_many_topics_without_an_answer_the_others_are_not_asked_for() -> N
         unanswered.add(f"r{number}", "persistent://public/default/r", PulsarServiceError("no right", 403))
     assert unanswered.skips("shop.orders")
     silent, *_, skipped = sorted(unanswered.findings(), key=lambda each: not each.text.endswith("silent"))
-    assert silent.text.endswith("(and nothing of t1, t10, t11 and 12 others): silent")
+    assert silent.text.endswith("(also for t1, t10, t11 and 12 others): silent")
     assert skipped.facts == {"not_asked": ["shop.orders"]}
 
 

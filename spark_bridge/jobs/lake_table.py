@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge.rows.sql_columns import literal, quoted
+from spark_bridge.rows.sql_columns import quoted
 
 __all__ = [
     "LISTED_AT_ONCE",
@@ -156,13 +156,19 @@ def is_listed(column: str, values: Collection[str], *, is_sparse: bool) -> str |
     """The condition that a column of text has one of these values; None if there are none, or too many.
 
     `is_sparse`: few of the table's pages have one of the values, so the lists are short enough for Spark to find them.
+    For the session of a micro-batch (`spark_bridge.jobs.batch_session.pin_session`).
     """
     if not values or len(values) > _MOST_LISTED:
         return None
     ordered, size = sorted(values), LISTED_AT_ONCE if is_sparse else _MOST_LISTED
     parts = [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    lists = [f"{column} IN ({', '.join(map(literal, part))})" for part in parts]
+    lists = [f"{column} IN ({', '.join(map(_listed_literal, part))})" for part in parts]
     return f"({' OR '.join(lists)})"
+
+
+def _listed_literal(text: str) -> str:
+    """A text as a literal. Only a literal, and no expression, is compared with the statistics of files and pages."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def update_and_insert(names: Sequence[str]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import pytest
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.jobs.batch_session import own_session, pin_session
 from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.jobs.mirror_rows import OWN, identified
 from spark_bridge.jobs.row_steps import ImageColumns, record_images
@@ -42,12 +43,15 @@ def test_any_name_and_any_text_is_itself_in_any_session(spark: SparkSession, esc
 
 
 def test_a_text_that_looks_like_a_variable_is_itself(spark: SparkSession) -> None:
-    """Outside a micro-batch's session, Spark replaces what looks like a variable, and finds no such key in a list."""
+    """By default Spark replaces what looks like a variable; in a micro-batch's session, a listed key stays itself."""
     texts = ["${spark.app.name}", "${env:HOME}", "Dear ${name}", "$", "a$b"]
-    rows = spark.createDataFrame([(each,) for each in texts], "owner string")
-    listed = is_listed("owner", texts, is_sparse=True)
-    assert listed is not None
-    assert rows.where(listed).count() == len(texts)
+    assert spark.range(1).selectExpr(*map(literal, texts)).first() == tuple(texts)
+    with own_session(spark) as session:
+        pin_session(session)
+        rows = session.createDataFrame([(each,) for each in [*texts, *_NAMES]], "owner string")
+        listed = is_listed("owner", [*texts, *_NAMES], is_sparse=True)
+        assert listed is not None
+        assert rows.where(listed).count() == len([*texts, *_NAMES])
 
 
 @pytest.mark.parametrize("clustering", [{}, {"at": "int"}], ids=["no clustering", "clustering"])

@@ -148,7 +148,7 @@ def test_whatever_goes_is_published_when_it_goes_and_what_was_written_anew_is_no
     left = waiting(pulsar, expiries)
     # The expiry of an event that was not acknowledged before the restart is stored twice.
     assert 1 <= left.keys <= 2 and left.until_s > written_at + _TEN_YEARS_S - 60
-    expect_in_status(line_yaml, table, Level.OK, "wait for their second (`cdc connector expiries")
+    expect_in_status(line_yaml, table, Level.OK, "until their rows expire (`cdc connector expiries")
     connector.delete()
     expect_in_status(line_yaml, table, Level.FAILURE, "no source delivers expiries: ")
 

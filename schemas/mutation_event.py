@@ -354,7 +354,7 @@ def decode_events(data: bytes, writer_schema: Mapping[str, object] | None = None
 
 @lru_cache(maxsize=512)
 def _shared(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The same columns: one tuple for equal ones. A reader that remembers events would else keep those of each message."""
+    """The same columns: one tuple for equal ones. Without it, a reader that remembers events would keep those of each message."""
     return columns
 
 

@@ -1,4 +1,7 @@
-"""The checks of `cdc doctor`: whether a pipeline can work, before it runs and while it does."""
+"""The checks of `cdc doctor`: whether a pipeline can work, before it runs and while it does.
+
+The module has more than 500 lines because the checks of all parts are here, each with its remedy, in the screen's order.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def waiting_finding(
     if said:
         make = failure if _PARKED in said or is_very_late else warning
         return make(table, says, "do what the log says; nothing is lost, and other tables continue", **facts)
-    # After ten minutes a table is not excused by the work on others any more.
+    # After ten minutes a table counts as stalled, even if its source is busy with other tables.
     is_stalled = waiting.stalled_s > STALLED_S and (is_very_late or not pace.is_busy)
     if not is_stalled and waiting.oldest_s <= _LATE_S:
         return ok(table, says, **facts)

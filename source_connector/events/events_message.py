@@ -126,7 +126,7 @@ class EventsMessage:
         """The events that are decoded and not taken yet."""
         self._later = later
         self.ahead: Final = len(content.events)
-        """How many events were decoded when the message came: with later ones, what its table may hold."""
+        """The number of events that were decoded when the message came. If it has later ones, its table may hold so many."""
         # A clearing is settled like an event. A message without either is acknowledged at once.
         self.unsettled = len(content.events) + (content.clearing is not None) + (0 if later is None else later.left)
 

@@ -33,7 +33,7 @@ _CHECKED_TOGETHER: Final = 100
 
 
 def read_events(data: bytes, first: int) -> tuple[MutationEvents, LaterEvents | None]:
-    """Decode a message that was written with MUTATION_EVENTS_SCHEMA: its first events, so many at most.
+    """Decode a message that was written with MUTATION_EVENTS_SCHEMA: at most `first` of its events.
 
     The others, if there are any, remain bytes. They are checked, too, so the message is readable as a whole. What only
     the reference decoder reads is decoded whole. Raises MalformedEventsError.
@@ -74,7 +74,7 @@ class LaterEvents:
         """All columns that these events name."""
 
     def take(self, most: int) -> list[MutationEvent]:
-        """Decode the next events, so many at most. Each can be taken only once."""
+        """Decode the next events, at most `most`. Each can be taken only once."""
         events = self._reader.take(most)
         self.left -= len(events)
         return events
@@ -116,7 +116,7 @@ class _Reader:
         return content, later
 
     def take(self, most: int) -> list[MutationEvent]:
-        """The next events: so many, or all that are left."""
+        """The next events: at most `most`, or all that are left."""
         events: list[MutationEvent] = []
         while self._left and most:
             count = min(self._left, most)

@@ -24,8 +24,8 @@ from source_connector.rows.task import Task, TaskOwner, TaskState
 __all__ = ["TableLife"]
 
 _RANGE_DELETION: Final = MutationKind.RANGE_DELETION
-# While so much work waits for its start, a message's later events remain bytes; or more, if the table may hold more. One
-# read settles all events of a key that wait, so the number must not be small.
+# While so much work may start, a message's later events remain bytes. A table that may hold more decoded events has a
+# higher limit. One read settles all waiting events of a key, so the number must not be small.
 _ENOUGH_STARTABLE: Final = 100
 _DECODED_TOGETHER: Final = 50
 

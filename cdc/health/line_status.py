@@ -138,10 +138,8 @@ def _sources(
         found += [each for view in own for each in uncaptured(view, cluster.tables)]
         captured = [table for table, has_cdc in cluster.tables.items() if has_cdc]
         found += shared_events(own, captured)
-        # A topic whose broker does not answer must not hide the states of the sources.
-        found += _known(pulsar, lambda: [*unwritten_events(service, own, captured, pulsar.topics, config.topic_prefix)])
-        subscription = config.events_subscription_name
-        found += _known(pulsar, lambda: [*unread_events(service, own, captured, pulsar.topics, subscription)])
+        found += unwritten_events(service, own, captured, pulsar.topics, config.topic_prefix)
+        found += unread_events(service, own, captured, pulsar.topics, config.events_subscription_name)
         missing = [name for name in config.sources if name not in {view.name for view in pulsar.sources}]
         found += [
             failure(name, "is not deployed", "pulsar-admin sources create (docs/connector.md)") for name in missing

@@ -5,7 +5,7 @@ Each topic may be of another broker. One that gives no answer hides no other top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from cdc.health.source_log import SourceWarnings
 from cdc.health.source_pace import pace_of
 from cdc.health.sources import SourceView
 from cdc.health.topic_policies import EVENTS, as_hazard, asked_once, policy_warnings
-from cdc.health.unanswered import Unanswered, remedy_of_topic
+from cdc.health.unanswered import TOGETHER, Unanswered, ask_each, remedy_of_topic
 from cdc.health.waiting_events import waiting_finding
 from clients.topic_policies import Ask, Audience
 from schemas.gap_record import GapRecord, MalformedGapError, decode_gap, gaps_topic, open_gaps
@@ -32,8 +32,6 @@ from source_connector.events.expiry_messages import EXPIRY_SUBSCRIPTION
 
 __all__ = ["dead_letters", "events_tables", "expiries", "gap_finding", "gaps", "tables"]
 
-# Topics that are asked for at the same time.
-_TOGETHER: Final = 8
 _SHOWN_GAPS: Final = 3
 _MOST_GAP_RECORDS: Final = 5_000
 _NOT_KNOWN: Final = "whether a gap is open is not known"
@@ -54,28 +52,10 @@ def events_tables(topics: Sequence[str], prefix: str) -> dict[str, str]:
 def expiries(service: PulsarService, config: LineConfig, topics: Sequence[str], now_s: float) -> list[Finding]:
     """One finding for each expiry topic among these: how much waits in it, and whether a source delivers it."""
     full = f"{full_topic_name(config.topic_prefix)}{_EXPIRY}"
-    return _of_each(
-        {topic: topic.removeprefix(full) for topic in sorted(topics) if topic.startswith(full)},
+    return ask_each(
+        ((topic, topic.removeprefix(full)) for topic in sorted(topics) if topic.startswith(full)),
         lambda topic, table: _expiries(service, config, topic, table, now_s),
     )
-
-
-def _of_each(topics: Mapping[str, str], look: Callable[[str, str], Iterable[Finding]]) -> list[Finding]:
-    """What `look` finds about each of these topics, which are given with their subjects."""
-    unanswered = Unanswered()
-
-    def ask(topic: str, subject: str) -> list[Finding]:
-        if unanswered.skips(subject):
-            return []
-        try:
-            return [*look(topic, subject)]
-        except PulsarServiceError as error:
-            unanswered.add(subject, topic, error)
-            return []
-
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        found = [finding for each in pool.map(ask, topics, topics.values()) for finding in each]
-    return [*found, *unanswered.findings()]
 
 
 def _expiries(service: PulsarService, config: LineConfig, topic: str, table: str, now_s: float) -> Iterator[Finding]:
@@ -131,7 +111,7 @@ def tables(
         its_own = [each for each in sources if serves(each, table)]
         return _Table(name=table, topic=events[table], waiting=waiting, data=data, sources=its_own)
 
-    with ThreadPoolExecutor(_TOGETHER) as pool:
+    with ThreadPoolExecutor(TOGETHER) as pool:
         asked_completeness = pool.submit(
             completeness_of,
             config,
@@ -275,8 +255,8 @@ def dead_letters(
 ) -> list[Finding]:
     """One finding for each dead-letter topic."""
     topics = dead_letter_topics(config, (each.options for each in sources))
-    return _of_each(
-        {topic: topic.rpartition("/")[2] for topic in topics},
+    return ask_each(
+        ((topic, topic.rpartition("/")[2]) for topic in topics),
         lambda topic, short: [_dead_letters(service, config, topic, short, now_s)],
     )
 

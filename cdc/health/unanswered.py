@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from cdc.health.findings import Finding, failure
 from cdc.health.pulsar_service import PulsarServiceError
 
-__all__ = ["Unanswered", "remedy_of_topic"]
+__all__ = ["TOGETHER", "Unanswered", "ask_each", "remedy_of_topic"]
 
-# Each of these takes up to 10 s, and eight are asked at a time.
+TOGETHER: Final = 8
+"""Topics that are asked for at a time."""
+
+# Each of these takes up to 10 s, and `TOGETHER` are asked for at a time.
 _MOST_SILENT: Final = 16
 _SHOWN: Final = 3
 
 
 class Unanswered:
-    """The errors of requests about topics. Any thread may call its methods."""
+    """The errors of requests about topics. Any thread may call its methods.
 
-    def __init__(self) -> None:
+    `unknown`: what is not known of a subject without an answer.
+    """
+
+    def __init__(self, unknown: str = "its state") -> None:
+        self._unknown: Final = unknown
         self._errors: Final[list[tuple[str, str, PulsarServiceError]]] = []
         self._not_asked: Final[list[str]] = []
 
@@ -47,13 +55,36 @@ class Unanswered:
             text = f"{_names(sorted(self._not_asked))}: not asked for, because {_MOST_SILENT} requests for other topics had no answer"
             yield failure("", text, "follow the remedies of those topics", not_asked=sorted(self._not_asked))
 
-    @staticmethod
-    def _finding(group: list[tuple[str, str, PulsarServiceError]]) -> Finding:
+    def _finding(self, group: list[tuple[str, str, PulsarServiceError]]) -> Finding:
         (subject, topic, error), *others = group
         more = f" (also for {_names([each for each, _, _ in others])})" if others else ""
-        text = f"its state is not known, because the request for its topic failed{more}: {error}"
+        text = f"{self._unknown} is not known, because the request for its topic failed{more}: {error}"
         remedy = remedy_of_topic(topic, error)
         return failure(subject, text, remedy, subjects=[each for each, _, _ in group])
+
+
+def ask_each(
+    asked: Iterable[tuple[str, str]], look: Callable[[str, str], Iterable[Finding]], unknown: str = "its state"
+) -> list[Finding]:
+    """What `look` finds about each of these topics, which are given with their subjects.
+
+    An error of one topic hides no other one. `unknown`: what is not known without an answer.
+    """
+    unanswered = Unanswered(unknown)
+
+    def ask(each: tuple[str, str]) -> list[Finding]:
+        topic, subject = each
+        if unanswered.skips(subject):
+            return []
+        try:
+            return [*look(topic, subject)]
+        except PulsarServiceError as error:
+            unanswered.add(subject, topic, error)
+            return []
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        found = [finding for each in pool.map(ask, asked) for finding in each]
+    return [*found, *unanswered.findings()]
 
 
 def remedy_of_topic(topic: str, error: PulsarServiceError, right: str | None = None) -> str:

@@ -10,6 +10,7 @@ from cdc.health.pulsar_service import NotThereError, PulsarService, PulsarServic
 from cdc.health.shared_events import events_of
 from cdc.health.sources import SourceView
 from cdc.health.tables import events_tables
+from cdc.health.unanswered import ask_each
 
 __all__ = ["unwritten_events"]
 
@@ -18,7 +19,7 @@ _SHOWN: Final = 3
 
 def unwritten_events(
     service: PulsarService, sources: Sequence[SourceView], tables: Iterable[str], topics: Collection[str], prefix: str
-) -> Iterator[Finding]:
+) -> list[Finding]:
     """A finding for each running source that reads other topics than the agents write.
 
     The source publishes nothing of such a table. If another source serves the table, its events do not wait. `tables`:
@@ -26,11 +27,19 @@ def unwritten_events(
     """
     written = events_tables([*topics], prefix)
     names = sorted(written.keys() & set(tables))
+    wrong: dict[str, dict[str, list[str]]] = {}
     for source in sources:
         reads = {name: sorted(topic for topic, _ in events_of(source, name)) for name in names if source.running}
-        wrong = {name: read for name, read in reads.items() if read and written[name] not in read}
-        if wrong and not any(_is_written(service, topic, topics) for read in wrong.values() for topic in read):
-            yield _finding(source, wrong, written)
+        if its_own := {name: read for name, read in reads.items() if read and written[name] not in read}:
+            wrong[source.name] = its_own
+    by_name = {each.name: each for each in sources}
+
+    def look(_: str, name: str) -> Iterator[Finding]:
+        if not any(_is_written(service, topic, topics) for read in wrong[name].values() for topic in read):
+            yield _finding(by_name[name], wrong[name], written)
+
+    asked = ((next(iter(reads.values()))[0], name) for name, reads in wrong.items())
+    return ask_each(asked, look, "whether somebody writes what it reads")
 
 
 def _is_written(service: PulsarService, topic: str, topics: Collection[str]) -> bool:

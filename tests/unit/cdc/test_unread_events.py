@@ -19,20 +19,20 @@ _TOPIC = "persistent://public/default/cdc-events-shop.orders"
 _PAGES = "/admin/v2/persistent/public/default/cdc-events-shop.orders"
 
 
-def _source(subscription: str, *, is_running: bool = True) -> SourceView:
+def _source(subscription: str, *, name: str = "audit", table: str = "shop.*", is_running: bool = True) -> SourceView:
     options = {
-        "tables": "shop.*",
+        "tables": table,
         "contactPoints": "10.9.9.9",
         "events.subscription.name": subscription,
     }
     instances = [{"instanceId": 0, "status": {"running": is_running, "error": ""}}]
-    return SourceView.of("audit", {"configs": options}, {"numInstances": 1, "instances": instances})
+    return SourceView.of(name, {"configs": options}, {"numInstances": 1, "instances": instances})
 
 
 def _found(source: SourceView, stats: Page, topics: tuple[str, ...] = (_TOPIC,)) -> list[Finding]:
     pages: Mapping[str, Page] = {f"{_PAGES}/partitions": page({"partitions": 1}), f"{_PAGES}/partitioned-stats": stats}
     with serving(pages) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
-        return list(unread_events(service, [source], ["shop.orders"], topics, "sub"))
+        return unread_events(service, [source], ["shop.orders"], topics, "sub")
 
 
 def _stats(subscription: str) -> Page:
@@ -75,9 +75,25 @@ def test_a_topic_whose_broker_fails_does_not_hide_the_states_of_the_sources() ->
         config = LineConfig.from_mapping({"pulsarAdminUrl": url})
         with PulsarService(config) as service:
             found = _sources(service, config, answer, Cluster(port=9042, tables={"shop.orders": True}), 0.0)
-    states = [("audit", Level.OK), ("audit", Level.FAILURE), ("", Level.FAILURE)]
+    states = [("audit", Level.OK), ("audit", Level.FAILURE), ("audit", Level.FAILURE)]
     assert [(each.subject, each.level) for each in found] == states
+    assert "whether it reads its events is not known" in found[-1].text
     assert "no bookie" in found[-1].text
+
+
+def test_a_topic_whose_broker_fails_hides_no_other_source() -> None:
+    """The first error was the only finding of all sources."""
+    broken, waiting = _source("audit"), _source("copy", name="copies", table="shop.items")
+    items = _PAGES.replace("orders", "items")
+    pages = {
+        f"{_PAGES}/partitions": page({"reason": "no bookie"}, 500),
+        f"{items}/partitions": page({"partitions": 1}),
+        f"{items}/partitioned-stats": _stats("sub"),
+    }
+    topics = (_TOPIC, _TOPIC.replace("orders", "items"))
+    with serving(pages) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
+        found = unread_events(service, [broken, waiting], ["shop.orders", "shop.items"], topics, "sub")
+    assert [(each.subject, each.level) for each in found] == [("copies", Level.WARNING), ("audit", Level.FAILURE)]
 
 
 @pytest.mark.parametrize(("reader", "is_named"), [("audit", False), ("sub", True)])
@@ -93,5 +109,5 @@ def test_a_source_that_has_not_found_a_new_table_yet_is_not_named(reader: str, i
     }
     topics = (_TOPIC.replace("orders", "new"), _TOPIC)
     with serving(pages) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
-        found = list(unread_events(service, [_source("audit")], ["shop.new", "shop.orders"], topics, "sub"))
+        found = unread_events(service, [_source("audit")], ["shop.new", "shop.orders"], topics, "sub")
     assert [each.subject for each in found] == ["audit"] * is_named

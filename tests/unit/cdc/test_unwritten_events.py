@@ -29,7 +29,7 @@ def _found(
     *sources: SourceView, topics: list[str] | None = None, pages: Mapping[str, Page] | None = None
 ) -> list[Finding]:
     with serving(pages or {}) as url, PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
-        return list(unwritten_events(service, sources, _TABLES, topics or _TOPICS, _PREFIX))
+        return unwritten_events(service, sources, _TABLES, topics or _TOPICS, _PREFIX)
 
 
 def test_a_mistyped_events_topic_is_named_although_another_source_serves_the_table() -> None:

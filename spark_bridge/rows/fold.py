@@ -473,15 +473,15 @@ def _static_names(known: Sequence[_Judgement]) -> tuple[str, ...]:
 
 def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Deleted | None, now_s: int) -> None:
     """Add the partition's static columns to all of its keys. If it has no rows, choose the key that stands for it."""
-    speaking: list[tuple[_Order, _Judgement]] = []
+    speaking: list[tuple[Place, _Judgement]] = []
     for each in known:
         at = each.static_place
         if at is not None and wiped is not None and _is_later(wiped, at):
             if each.folded.scope == STATIC:
                 each.folded.valued = each.folded.deleted = None  # it must not count again when the marker is forgotten
         elif at is not None and names:
-            speaking.append((at.by_clock_and_position, each))
-    source = max(speaking, key=lambda each: each[0])[1] if speaking else None
+            speaking.append((at, each))
+    source = _last_to_speak(speaking)
     given = None if source is None else source.static_source
     if source is not None and given is not None:
         source.folded.is_dropped = False
@@ -492,6 +492,20 @@ def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Delet
         each.folded.show_statics(names, given, going)
     if given is not None and not has_rows:
         min((each.folded for each in known), key=lambda each: (each.key, each.scope)).is_static_only = True
+
+
+def _last_to_speak(speaking: Iterable[tuple[Place, _Judgement]]) -> _Judgement | None:
+    """The key with the newest of these records, which are of several keys; None if there is none.
+
+    In a topic partition the position decides, because the clock of another producer may lag.
+    """
+    last: dict[int, tuple[Place, _Judgement]] = {}
+    for each in speaking:
+        known = last.get(each[0].partition)
+        if known is None or each[0].position > known[0].position:
+            last[each[0].partition] = each
+    newest_of_all = max(last.values(), key=lambda each: each[0].by_clock_and_position, default=None)
+    return None if newest_of_all is None else newest_of_all[1]
 
 
 def newest(records: Sequence[_Record]) -> _Record | None:

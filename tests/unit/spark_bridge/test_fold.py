@@ -367,6 +367,18 @@ def test_static_columns_that_a_forgotten_marker_has_removed_do_not_come_back() -
     assert [each.is_static_only for each in rules_of(["s"]).fold([again, row], NOW_S)] == [False, False]
 
 
+@pytest.mark.parametrize("lag_us", [0, 10], ids=["equal clocks", "a later producer whose clock lags"])
+def test_static_columns_are_those_of_the_last_record_in_a_topic_partition(lag_us: int) -> None:
+    """The position decides, as for the records of one key, also if an earlier step has kept the first record."""
+    first, second = told_of(Row(1, "a", 1, 1), 1), told_of(Row(2, "a", 2, 2), 2)
+    for told, clock_us in ((first, 100), (second, 101 - lag_us)):
+        told.update(clock_us=clock_us)
+    rules = rules_of(["s"])
+    wanted = {(1, "a"): 1, (2, "a"): 2}, 2
+    assert shown(fold([first, second], rules)) == wanted
+    assert shown(fold([second, *kept_of(fold([first], rules))], rules)) == wanted
+
+
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
     """A row's own columns expire by its newest record, and static columns by the partition's newest record."""
     rules = rules_of(["s"])

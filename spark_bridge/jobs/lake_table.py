@@ -107,9 +107,10 @@ class LakeTable(ABC):
             self._spark.sql(f"ALTER TABLE {self._name} DROP COLUMNS ({', '.join(map(quoted, names))})")
             self._written()
 
-    def rename_column(self, old: str, new: str) -> None:
-        """`ALTER TABLE RENAME COLUMN`."""
-        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+    def rename_column(self, old: str, new: str, path: str | None = None) -> None:
+        """`ALTER TABLE RENAME COLUMN`: of a column, or of a field of the struct at `path` inside a column."""
+        place = quoted(old) if path is None else f"{path}.{quoted(old)}"
+        self._spark.sql(f"ALTER TABLE {self._name} RENAME COLUMN {place} TO {quoted(new)}")
         self._written()
 
     def delete(self, condition: str) -> None:

@@ -11,15 +11,17 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from spark_bridge.jobs.lake_table import MERGE_OP, LakeTable, ranged, same_key, update_and_insert
+from spark_bridge.rows.avro_types import field_types, named_records
 from spark_bridge.rows.conformed import conformed
 from spark_bridge.rows.folding import shown_rows
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.rows.row_chain import STATIC_ID
-from spark_bridge.rows.sql_columns import field, null_of, quoted, selected, struct
+from spark_bridge.rows.sql_columns import field, null_of, quoted, selected, struct, type_text
 from spark_bridge.rows.table_rows import table_columns
+from spark_bridge.rows.user_types import names_of_fields, with_newest_names
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "in_newest_schema",
     "kept_columns",
     "merge_rows",
+    "newest_type",
     "whole",
 ]
 
@@ -123,12 +126,30 @@ def in_newest_schema(
     names = {new: old for old, new in kept_columns(schema.names, schemas, gone_columns).items()}
     types = {each.name: each.dataType for each in schema}
     columns = {
-        each.name: conformed(quoted(names[each.name]), types[names[each.name]], each.dataType)
+        each.name: _in_newest_type(names[each.name], each.name, types[names[each.name]], each.dataType, schemas)
         if each.name in names
         else null_of(each.dataType)
         for each in wanted
     }
     return selected(rows, columns)
+
+
+def newest_type(name: str, found: DataType, schemas: TopicSchemas) -> DataType:
+    """The type of a stored column, by its newest name, with the newest names of the fields of its user types."""
+    for part in ("key", "value"):
+        record = getattr(schemas.newest, part)
+        for each, avro_type in field_types(record):
+            if each == name:
+                known = names_of_fields(getattr(version, part) for version in schemas.versions)
+                return with_newest_names(found, avro_type, named_records(record), known)
+    return found
+
+
+def _in_newest_type(old: str, name: str, found: DataType, wanted: DataType, schemas: TopicSchemas) -> str:
+    renamed = newest_type(name, found, schemas)
+    # A cast matches fields by position.
+    value = quoted(old) if renamed == found else f"cast({quoted(old)} AS {type_text(renamed)})"
+    return conformed(value, renamed, wanted)
 
 
 def whole(columns: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -12,17 +12,19 @@ from schemas.errors import ConfigError
 from spark_bridge.jobs.epoch_plan import EpochPlan
 from spark_bridge.jobs.history_table import OWN_COLUMNS
 from spark_bridge.jobs.lake_table import LakeTable, name_key_of
-from spark_bridge.jobs.mirror_rows import OWN, kept_columns
+from spark_bridge.jobs.mirror_rows import OWN, kept_columns, newest_type
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
-from spark_bridge.rows.avro_types import field_types
+from spark_bridge.rows.avro_types import field_types, named_records
 from spark_bridge.rows.conformed import struct_type
-from spark_bridge.topics.topic_schemas import TopicSchemas
+from spark_bridge.rows.sql_columns import quoted
+from spark_bridge.rows.user_types import UNFINISHED_NAME, renamed_structs
+from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
 __all__ = ["follow_schema", "refuse_other_types"]
 
 
 def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
-    """Drop value columns and rename key columns as the schema did. Return the state as stored.
+    """Drop value columns, and rename key columns and fields of user types, as the schema did. Return the state as stored.
 
     New columns come with the first merge. A column that was dropped and added again since the last micro-batch is
     dropped, too, and comes back as a new one. This is stored before anything is merged: after a later failure, the next
@@ -51,6 +53,9 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         # in this order: a key column may get the name of a dropped column
         table.drop_columns(dropped)
         _rename(table, kept)
+        _rename_fields(table, plan.schemas)
+    # The change log keeps columns of earlier definitions. Their user types may be other ones of the same name.
+    _rename_fields(tables.changes, plan.schemas, ("before", "after"), applied.gone_until)
     if plan.gone_columns:
         applied = replace(applied, schema_version=plan.schemas.newest.version)
         tables.save_applied(applied)
@@ -103,17 +108,45 @@ def _has_epoch(log: LakeTable, epoch: int) -> bool:
     return found is not None and not found.where(f"epoch = {epoch}").isEmpty()
 
 
-def _rename(table: LakeTable, names: Mapping[str, str]) -> None:
-    """Rename columns from their old names to the new ones. After a failure in between, a repeated call does the rest.
+def _rename_fields(
+    table: LakeTable, schemas: TopicSchemas, images: Sequence[str] = (), without: Collection[str] = ()
+) -> None:
+    """Rename fields in the table's columns as the fields of their user types were renamed.
 
-    Spark refuses a name that exists, and ignores case. So a column whose old name is the new name of another column, or
-    its own new name in another case, gets an intermediate name first.
+    `images`: the columns of a change log that hold the table's columns. `without`: columns that stay. After a failure
+    in between, a repeated call does the rest.
+    """
+    if not any(named_records(each).keys() - {_name_of(each)} for each in (schemas.newest.key, schemas.newest.value)):
+        return
+    found = table.read()
+    if found is None:
+        return
+    columns = [("", each) for each in found.schema] if not images else []
+    columns += [(f"{image}.", each) for image in images for each in struct_type(found, image)]
+    for place, column in columns:
+        if column.name not in without:
+            newest = newest_type(column.name, column.dataType, schemas)
+            for path, names in renamed_structs(column.dataType, newest, f"{place}{quoted(column.name)}"):
+                _rename(table, names, path)
+
+
+def _name_of(record: AvroRecord) -> str:
+    return str(record["name"]).rpartition(".")[2]
+
+
+def _rename(table: LakeTable, names: Mapping[str, str], path: str | None = None) -> None:
+    """Rename columns, or the fields of the struct at `path`, from their old names to the new ones.
+
+    After a failure in between, a repeated call does the rest. Spark refuses a name that exists, and ignores case. So a
+    column whose old name is the new name of another column, or its own new name in another case, gets an intermediate
+    name first.
     """
     renamed = {old: new for old, new in names.items() if old != new}
     taken = {each.lower() for each in renamed.values()}
-    now = {old: f"_cdc_renamed_{at}" if old.lower() in taken else old for at, old in enumerate(names)}
+    now = {old: f"{UNFINISHED_NAME}{at}" if old.lower() in taken else old for at, old in enumerate(names)}
+    within = () if path is None else (path,)
     for old in renamed:
         if now[old] != old:
-            table.rename_column(old, now[old])
+            table.rename_column(old, now[old], *within)
     for old, new in renamed.items():
-        table.rename_column(now[old], new)
+        table.rename_column(now[old], new, *within)

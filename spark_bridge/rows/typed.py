@@ -18,6 +18,7 @@ from pyspark.sql.avro.functions import from_avro
 from spark_bridge.rows.avro_columns import AvroColumns, Numbers
 from spark_bridge.rows.avro_types import named_records
 from spark_bridge.rows.unfit_times import MOST_MS, has_times, unfit_times
+from spark_bridge.rows.user_types import with_newest_fields, with_newest_key
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
@@ -142,13 +143,20 @@ def key_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     """Decoder of keys: the columns of the primary key."""
     newest = schemas.newest.key
     # A renamed key column does not change the bytes, but Avro would search for the new name.
-    keys = [(each.version, newest if _types(each.key) == _types(newest) else each.key) for each in schemas.versions]
+    keys = [
+        (each.version, newest if _types(each.key) == _types(newest) else with_newest_key(each.key, newest))
+        for each in schemas.versions
+    ]
     return RecordDecoder(schemas.topic, keys, numbers)
 
 
 def value_decoder(schemas: TopicSchemas, numbers: Numbers) -> RecordDecoder:
     """Decoder of values: regular columns by name, then static columns by name."""
-    values = [(each.version, _without(each.value, schemas.dropped_since(each.version))) for each in schemas.versions]
+    newest = schemas.newest.value
+    values = [
+        (each.version, with_newest_fields(_without(each.value, schemas.dropped_since(each.version)), newest))
+        for each in schemas.versions
+    ]
     return RecordDecoder(schemas.topic, values, numbers)
 
 

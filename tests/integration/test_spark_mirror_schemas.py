@@ -129,3 +129,29 @@ def _check_other_lives(kept: Mirror, topic: DataTopic, there: int) -> None:
     assert (summary.inserted, summary.deleted) == (1, 1)
     assert kept.rows() == ['{"pk":"r","a":7,"size":2}']
     assert kept.replayed() == kept.open_versions() == kept.rows()
+
+
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
+def test_fields_of_a_user_type_have_their_new_names_in_all_rows(
+    mirror_of: MirrorOf, data_topic: MakeTopic, table_format: str
+) -> None:
+    """ALTER TYPE RENAME is no change of a row: rows, history and change log keep the values of earlier records."""
+    topic = data_topic(*schemas(_STREET, name="text"))
+    kept = mirror_of(topic)
+    topic.write(written("p", 1, name="old", **placed({"street": "Elm"})))
+    topic.write(written("p", 2, **placed({"street": "Oak"})), written("q", 1, **placed({"street": "Ash"})))
+    kept.run(table_format=table_format)
+    _, renamed = schemas({"road": "text", "number": "int"}, name="text")
+    topic.write(written("p", 2, **placed({"road": "Oak", "number": 7})), value_schema=renamed)
+    rows: list[Mapping[str, object]] = [
+        {"pk": "p", "a": 1, "name": "old", **placed({"road": "Elm"})},
+        {"pk": "p", "a": 2, **placed({"road": "Oak", "number": 7})},
+        {"pk": "q", "a": 1, **placed({"road": "Ash"})},
+    ]
+    assert parsed(kept.wanted()) == parsed(kept.fresh()) == rows
+    summary = kept.run()
+    assert (summary.inserted, summary.updated, summary.deleted) == (0, 1, 0)
+    assert parsed(kept.rows()) == parsed(kept.open_versions()) == rows
+    assert sorted(parsed(kept.replayed()), key=str) == sorted(rows, key=str)
+    log = kept.table("changes").where("op = 'update'").selectExpr("before.home.road", "after.home", "after.places.road")
+    assert [tuple(row) for row in log.collect()] == [("Oak", ("Oak", 7), ["Oak"])]

@@ -27,6 +27,7 @@ from spark_bridge.topics.topic_schemas import TopicSchemas
 __all__ = [
     "EXPIRES_AT",
     "ID",
+    "KEY_FORM",
     "OWN",
     "OWNER",
     "WRITETIME",
@@ -46,13 +47,16 @@ ID: Final = "_cdc_id"
 OWNER: Final = "_cdc_owner"
 WRITETIME: Final = "_cdc_writetime"
 EXPIRES_AT: Final = "_cdc_expires_at"
+KEY_FORM: Final = "_cdc_key_version"
+"""The schema version of a folded row's key. The tables do not have it."""
 OWN: Final = (ID, OWNER, WRITETIME, EXPIRES_AT)
 
 
 def identified(judged: DataFrame) -> DataFrame:
-    """`shown_rows` with the mirror's own columns."""
+    """`shown_rows` with the mirror's own columns, and KEY_FORM."""
     identity = f"CASE WHEN is_alive THEN hex(key) ELSE concat('{STATIC_ID}', owner) END"
     own = {ID: identity, OWNER: "owner", WRITETIME: "writetime_us", EXPIRES_AT: "next_expiry_s"}
+    own |= {KEY_FORM: "key_version"}
     return shown_rows(judged, own)
 
 

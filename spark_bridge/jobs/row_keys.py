@@ -14,6 +14,7 @@ from schemas.cql_type import CqlType, NativeType
 from schemas.cql_value import AvroValue, column_reader
 from schemas.row_record import data_key_schema, record_writer
 from schemas.table_metadata import TableMetadata
+from spark_bridge.rows.key_forms import UNREADABLE
 from spark_bridge.rows.record_reader import record_reader
 
 __all__ = ["RowKey", "RowKeys", "token_of"]
@@ -42,6 +43,11 @@ class RowKeys:
         self._read = record_reader(data_key_schema(table))
         self._columns = list(zip(avro_names([each.name for each in table.primary_key]), table.primary_key, strict=True))
         self._write = record_writer(data_key_schema(table))
+        # Clustering columns may have the form of an earlier version of a user type.
+        schema = data_key_schema(table)
+        fields = schema["fields"]
+        assert isinstance(fields, list)
+        self._read_partition = record_reader({**schema, "fields": fields[: self._width]})
 
     @property
     def are_exact(self) -> bool:
@@ -54,7 +60,11 @@ class RowKeys:
 
         Raises UnwritableKeyError if the CQL bytes cannot be rebuilt (`time`, collections, tuples, user types).
         """
-        values = self._read(avro)
+        try:
+            values = self._read(avro)
+        except UNREADABLE:
+            nested = [column.type for _, column in self._columns if not isinstance(column.type, NativeType)]
+            raise UnwritableKeyError(nested[0] if nested else self._columns[-1][1].type, avro) from None
         parts = tuple(
             None if values[name] is None else _exact_bytes(column.type, values[name]) for name, column in self._columns
         )
@@ -73,13 +83,13 @@ class RowKeys:
 
     def static_row_of(self, avro: bytes) -> RowKey:
         """The key of a partition's static row, from any key in that partition. Raises UnwritableKeyError."""
-        values = self._read(avro)
+        values = self._read_partition(avro)
         values |= {name: None for name, _ in self._columns[self._width :]}
         return self.of(self._write(values))
 
     def token(self, avro: bytes) -> int:
         """The token of the key's partition. Raises UnwritableKeyError unless `are_exact`."""
-        values = self._read(avro)
+        values = self._read_partition(avro)
         return token_of([_exact_bytes(column.type, values[name]) for name, column in self._columns[: self._width]])
 
 

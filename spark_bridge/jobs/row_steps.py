@@ -134,6 +134,8 @@ def _told(images: StructType) -> StructType:
 def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_us: str) -> DataFrame:
     """Images of the mirror's rows, or of the folded rows: `_cdc_id`, `owner`, and `image` (null: the row is gone).
 
+    Folded rows also have `key_version`.
+
     `changed_us`: an expression of SQL.
     """
     cells, statics = columns.texts()
@@ -146,7 +148,7 @@ def row_images(rows: DataFrame, kind: SaidKind, columns: ImageColumns, changed_u
         "changed_us": changed_us,
         "source": f"cast(NULL AS {RECORD_SOURCE})",
     }
-    return _images(rows, given)
+    return _images(rows, given | ({"key_version": "key_version"} if kind is SaidKind.AFTER else {}))
 
 
 def record_images(
@@ -201,6 +203,7 @@ def _of_records(columns: ImageColumns) -> dict[str, str]:
         "statics": f"CASE WHEN image IS NOT NULL AND scope IN ('{ROW}', '{STATIC}') THEN {statics} END",
         "changed_us": f"CASE WHEN v IS NOT NULL THEN {written_us} ELSE coalesce(deletion_time, {written_us}) END",
         "bounds": f"cast(CASE WHEN scope = '{RANGE}' THEN bounds END AS {_BOUNDS})",
+        "key_version": "key_version",
         "source": "source",
     }
 
@@ -208,6 +211,7 @@ def _of_records(columns: ImageColumns) -> dict[str, str]:
 def _images(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
     """IMAGE_COLUMNS: `owner` and `image` of `rows`, and the expressions `given`; all others are null."""
     types = {"clock_us": "bigint", "ledger": "bigint", "entry": "bigint", "batch_index": "int", "bounds": _BOUNDS}
+    types |= {"key_version": "bigint"}
     nothing = {name: f"cast(NULL AS {each})" for name, each in types.items()}
     all_given = {**nothing, "owner": "owner", "image": "image", **given}
     return selected(rows, {each: all_given[each] for each in IMAGE_COLUMNS})

@@ -23,7 +23,9 @@ from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.token_sample import TokenSample
 from spark_bridge.rows.current_table import shown_records
 from spark_bridge.rows.fold import NOTHING
+from spark_bridge.rows.folding import key_forms
 from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, with_owner
+from spark_bridge.rows.key_forms import KEY_VERSION
 from spark_bridge.rows.sql_columns import quoted
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.admin import PulsarAdmin
@@ -33,6 +35,8 @@ from spark_bridge.topics.topic_schemas import PRESENT_VERSION, SchemaVersion, To
 __all__ = ["ID", "Differences", "TableComparison"]
 
 _KEY, _PARTS, _ANY_KEY, _ROW_TIME = "_cdc_key", "_cdc_key_parts", "_cdc_any_key", "_cdc_row_writetime"
+_PRESENT_KEY: Final = "_cdc_present_key"
+"""The key as a new record has it."""
 _ROW_BYTES: Final = 50
 """The least size of a row, as a topic or a mirror stores it."""
 
@@ -159,10 +163,12 @@ class TableComparison:
             _ROW_TIME: F.col("row_writetime_us"),
         }
         found = read_rows(self._spark, self._access, self._table, self._ranges, self._published)
-        rows = found.withColumns(as_of_topic)
+        rows = found.withColumns({**as_of_topic, _PRESENT_KEY: F.col("key")})
+        forms = key_forms(self._schemas)
+        rows = forms.applied(rows, KEY_VERSION) if forms.differ else rows
         mirrored = None if self._mirror is None else MirrorTables(self._spark, self._mirror).applied()
         zone = OWNER_TIME_ZONE if mirrored is None else mirrored.time_zone
-        return self._side(with_owner(rows, self._schemas, F.col("place"), zone), "cassandra")
+        return self._side(with_owner(rows, self._schemas, F.col("place"), zone), "cassandra", _PRESENT_KEY)
 
     def _other_side(self) -> DataFrame:
         if self._mirror is not None:
@@ -189,9 +195,9 @@ class TableComparison:
         known = keyed.withColumns({**missing, _KEY: key, **_of_cassandra_only()})
         return self._compared(known, "topic")
 
-    def _side(self, rows: DataFrame, name: str) -> DataFrame:
+    def _side(self, rows: DataFrame, name: str, key: str = "key") -> DataFrame:
         identity = F.when(F.col("is_alive"), F.hex("key")).otherwise(F.concat(F.lit("static:"), F.col("owner")))
-        shown = rows.withColumns({ID: identity, WRITETIME: F.col("writetime_us"), _KEY: F.col("key")})
+        shown = rows.withColumns({ID: identity, WRITETIME: F.col("writetime_us"), _KEY: F.col(key)})
         return self._compared(
             table_rows(shown, self._schemas, self._options.numbers, (ID, WRITETIME, _KEY, _PARTS, _ROW_TIME)), name
         )

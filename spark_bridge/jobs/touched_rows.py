@@ -22,6 +22,7 @@ from spark_bridge.jobs.lake_table import is_listed, key_is_listed
 from spark_bridge.jobs.mirror_rows import (
     EXPIRES_AT,
     ID,
+    KEY_FORM,
     OWN,
     OWNER,
     WRITETIME,
@@ -216,10 +217,14 @@ class TouchedRows:
         return names if self._plan.is_sparse(len(names)) else []
 
     def _results(self, judged: DataFrame) -> DataFrame:
-        """The folded rows: `_cdc_id`, `owner`, `image` (the table's columns and OWN; null: row gone), `removed_us`."""
-        after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, OWN)
-        now = selected(after, {ID: ID, "owner": OWNER, "image": whole(after.columns)})
-        gone = selected(judged.where("is_gone"), {ID: "hex(key)", "owner": "owner", "removed_us": "removed_us"})
+        """The folded rows: `_cdc_id`, `owner`, `image` (the table's columns and OWN; null: row gone), `removed_us`,
+        `key_version`.
+        """
+        after = table_rows(identified(judged), self._plan.schemas, self._options.numbers, (*OWN, KEY_FORM))
+        image = whole([each for each in after.columns if each != KEY_FORM])
+        now = selected(after, {ID: ID, "owner": OWNER, "image": image, "key_version": KEY_FORM})
+        told = {each: each for each in ("owner", "removed_us", "key_version")}
+        gone = selected(judged.where("is_gone"), {ID: "hex(key)", **told})
         return now.unionByName(gone, allowMissingColumns=True)
 
     def _before(self, folded: Folded, image: DataType) -> DataFrame | None:

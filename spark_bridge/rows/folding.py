@@ -28,13 +28,14 @@ from spark_bridge.rows.fold_batches import (
     folded_table,
 )
 from spark_bridge.rows.key_columns import OWNER_TIME_ZONE, KeyColumns, owner_text, with_key
+from spark_bridge.rows.key_forms import KEY_VERSION, KeyForms
 from spark_bridge.rows.range_scope import RangeScope
 from spark_bridge.rows.record_places import record_place, record_source, said
 from spark_bridge.rows.sql_columns import field, null_of, quoted, selected, struct, type_text
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
-__all__ = ["all_records", "folded", "folded_here", "shown_rows"]
+__all__ = ["all_records", "folded", "folded_here", "key_forms", "shown_rows"]
 
 KeptOf = Callable[[Sequence[str]], DataFrame | None]
 """Returns all rows that earlier folds kept of these Cassandra partitions (`owner`); None: there are none."""
@@ -64,9 +65,12 @@ def all_records(raw: DataFrame, schemas: TopicSchemas, time_zone: str = OWNER_TI
     `owner` is the Cassandra partition as text, with timestamps in `time_zone`.
     """
     columns = KeyColumns.of(schemas)
-    scope, owner = f"'{ROW}'", "hex(key)"
+    scope, owner, version = f"'{ROW}'", "hex(key)", "schema_version"
+    forms = key_forms(schemas)
+    if forms.differ:
+        raw, version = forms.applied(raw, version), KEY_VERSION
     if columns.clustering:
-        raw = with_key(raw, _DECODED_KEY, schemas, F.col("schema_version"), F.col("message_id"))
+        raw = with_key(raw, _DECODED_KEY, schemas, F.col(version), F.col("message_id"))
         scope = _scope(f"{field(_DECODED_KEY, columns.clustering[0])} IS NOT NULL")
         owner = owner_text(columns, _DECODED_KEY, time_zone)
     bounds = {name: said(getattr(names, name.upper())) for name in BOUNDS if name != "schema_version"}
@@ -76,7 +80,7 @@ def all_records(raw: DataFrame, schemas: TopicSchemas, time_zone: str = OWNER_TI
             "key": "key",
             "value": "value",
             "schema_version": "schema_version",
-            "key_version": "schema_version",
+            "key_version": version,
             "scope": scope,
             "at": record_place(),
             "source": record_source(),
@@ -181,6 +185,11 @@ def shown_rows(judged: DataFrame, more: Mapping[str, str] = MappingProxyType({})
     of_value = {"value": "valued.value", "value_version": "valued.schema_version"}
     shown = {**{name: name for name in same}, **of_value, "expires_at": "next_expiry_s", **more}
     return selected(judged.where("is_alive OR is_static_only"), shown)
+
+
+def key_forms(schemas: TopicSchemas) -> KeyForms:
+    """The forms of a topic's keys."""
+    return KeyForms([(each.version, each.key) for each in schemas.versions])
 
 
 def _rules(schemas: TopicSchemas, static_names: Sequence[str] | None, clearings: Sequence[TableClearing]) -> Rules:

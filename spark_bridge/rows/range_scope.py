@@ -163,8 +163,16 @@ def _clustering_fields(schema: AvroRecord) -> list[Any]:
 
 
 def _fields_order(values: Mapping[str, object], parts: Sequence[tuple[str, _Comparable]]) -> list[tuple[object, ...]]:
-    """Sort key of a tuple or a user type: field by field, null first."""
-    return [() if values[name] is None else (comparable(values[name]),) for name, comparable in parts]
+    """Sort key of a tuple or a user type: field by field, null first.
+
+    Nulls at its end are left out, because keys from before these fields were added do not have them.
+    """
+    found: list[tuple[object, ...]] = [
+        () if values[name] is None else (comparable(values[name]),) for name, comparable in parts
+    ]
+    while found and found[-1] == ():
+        found.pop()
+    return found
 
 
 def _uuid_order(text: str) -> tuple[str, str, bytes]:

@@ -11,7 +11,7 @@ import fastavro
 from schemas.native_codec import AvroValue
 from spark_bridge.rows.avro_types import AvroType
 
-__all__ = ["RecordReader", "record_reader"]
+__all__ = ["RecordReader", "record_reader", "record_rewriter"]
 
 RecordReader = Callable[[bytes], dict[str, AvroValue]]
 
@@ -27,6 +27,18 @@ def record_reader(schema: AvroType) -> RecordReader:
     parsed = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
     # fastavro's stub says any Avro value: it cannot know the schema.
     return lambda data: cast("dict[str, AvroValue]", fastavro.schemaless_reader(io.BytesIO(data), parsed, None))
+
+
+def record_rewriter(schema: AvroType) -> Callable[[dict[str, AvroValue]], bytes]:
+    """Return a function that writes a record again, with values as `record_reader` returns them."""
+    parsed = fastavro.parse_schema({**_plain(schema), "name": _ROOT})
+
+    def write(record: dict[str, AvroValue]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, parsed, record)
+        return out.getvalue()
+
+    return write
 
 
 def _plain(avro_type: AvroType) -> AvroType:

@@ -60,7 +60,7 @@ class Said(NamedTuple):
     `number`: number of its image and of its source. `identity`: identity of the row (empty: the record is about a whole
     Cassandra partition). `is_row`: the image has the columns of a row. `place` orders the records of a Cassandra
     partition. `texts`: the static columns are None if the record does not name them. `times`: write time and expiry of
-    the image.
+    the image. `key_version`: schema version of the row's key; None if the row of the input does not tell it.
     """
 
     number: int
@@ -72,6 +72,7 @@ class Said(NamedTuple):
     changed_us: int | None
     bounds: Bounds | None = None
     times: tuple[int | None, int | None] = (None, None)
+    key_version: int | None = None
 
 
 class Image(NamedTuple):
@@ -132,6 +133,12 @@ class _Row:
         return self.after if self.after is not None and self.after.is_row else None
 
     @property
+    def key_version(self) -> int | None:
+        """The schema version of the row's key. The result of a fold tells it, also if the row is gone."""
+        told = self.records if self.after is None else [self.after, *self.records]
+        return next((each.key_version for each in told if each.key_version is not None), None)
+
+    @property
     def is_known(self) -> bool:
         """True when the mirror has the row, or will have it."""
         return self.before is not None or self.result is not None
@@ -141,8 +148,8 @@ class _Row:
 class ChainRules:
     """The rules by which a table's rows change.
 
-    `gone_us`: time of a row's removal, if nothing else tells it. `key_version`: schema version of the keys that
-    `covers` gets.
+    `gone_us`: time of a row's removal, if nothing else tells it. `key_version`: schema version of keys for which the
+    input does not tell it.
     """
 
     has_clustering: bool
@@ -157,16 +164,17 @@ class ChainRules:
         statics = _changes_of_statics(others) if self.has_clustering else []
         for identity, row in rows.items():
             is_met = bool(row.records) or (row.before is not None and not identity.startswith(STATIC_ID))
-            around = [*self._covering(identity, markers), *statics] if is_met else []
+            around = [*self._covering(identity, row.key_version, markers), *statics] if is_met else []
             yield from self._steps(identity, row, around)
             if row.is_known:
                 yield _compared(identity, row)
 
-    def _covering(self, identity: str, markers: Sequence[Said]) -> list[_Event]:
+    def _covering(self, identity: str, key_version: int | None, markers: Sequence[Said]) -> list[_Event]:
+        version = self.key_version if key_version is None else key_version
         return [
             _Event(each, removes=True)
             for each in markers
-            if each.bounds is None or self.covers(each.bounds, bytes.fromhex(identity), self.key_version)
+            if each.bounds is None or self.covers(each.bounds, bytes.fromhex(identity), version)
         ]
 
     def _steps(self, identity: str, row: _Row, around: Sequence[_Event]) -> Iterator[Step]:

@@ -27,6 +27,7 @@ IMAGE_COLUMNS: Final = (
     "statics",
     "changed_us",
     "bounds",
+    "key_version",
     "image",
     "source",
 )
@@ -114,7 +115,7 @@ def _partitions(rows: pa.Table) -> Iterator[Iterator[Said]]:
 
 
 def _said(number: int, values: Sequence[Any], times: tuple[int | None, int | None]) -> Said:
-    _, kind, identity, is_row, clock_us, ledger, entry, index, cells, statics, changed_us, bounds = values
+    _, kind, identity, is_row, clock_us, ledger, entry, index, cells, statics, changed_us, bounds, version = values
     return Said(
         number=number,
         kind=kind,
@@ -125,6 +126,7 @@ def _said(number: int, values: Sequence[Any], times: tuple[int | None, int | Non
         changed_us=changed_us,
         bounds=None if bounds is None else Bounds(**bounds),
         times=times,
+        key_version=version,
     )
 
 

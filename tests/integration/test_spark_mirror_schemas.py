@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 
@@ -9,7 +10,7 @@ import pytest
 
 from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
-from schemas.row_record import AvroSchema
+from schemas.row_record import AvroSchema, record_writer
 from tests.fixtures.mirror import Mirror, MirrorOf, Rows, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
 from tests.topics.table_records import NEW, OLD
@@ -155,3 +156,54 @@ def test_fields_of_a_user_type_have_their_new_names_in_all_rows(
     assert sorted(parsed(kept.replayed()), key=str) == sorted(rows, key=str)
     log = kept.table("changes").where("op = 'update'").selectExpr("before.home.road", "after.home", "after.places.road")
     assert [tuple(row) for row in log.collect()] == [("Oak", ("Oak", 7), ["Oak"])]
+
+
+def keyed(*fields: str) -> tuple[AvroSchema, AvroSchema]:
+    """Schemas of a table with a clustering column of a user type with these fields, and another one behind it."""
+    spot = UserType("shop", "spot", fields, tuple(NativeType("int") for _ in fields))
+    key: Mapping[str, Mapping[str, str]] = {
+        "partition_key": {"pk": "text"},
+        "clustering": {"at": "frozen<spot>", "c": "text"},
+    }
+    return table_schemas(**key, regular={"v": "int"}, user_types={"spot": spot})
+
+
+def test_a_row_stays_one_row_when_a_user_type_in_its_key_grows(mirror_of: MirrorOf, data_topic: MakeTopic) -> None:
+    """ALTER TYPE ADD gives later keys more bytes. A later record, a deletion and a range are about the earlier row."""
+    earlier, later = keyed("x"), keyed("x", "y")
+    topic = data_topic(*earlier)
+    kept = mirror_of(topic)
+
+    def write(schemas: tuple[AvroSchema, AvroSchema], *records: Record) -> None:
+        topic.writer.write(topic.name, *schemas, records)
+
+    def of(x: int, v: int | None, **more: AvroValue) -> Record:
+        value: Mapping[str, AvroValue] | None = None if v is None else {"v": v}
+        kind = {"kind": "row" if value else "row_deletion"}
+        return Record(key={"pk": "p", "at": {"x": x, **more}, "c": "c"}, value=value, properties={**_IDS, **kind})
+
+    write(earlier, *[of(x, x) for x in range(5)])
+    kept.run()
+    write(later, of(0, 10, y=None), of(1, None, y=None), of(2, 12, y=7))
+    three = base64.b64encode(record_writer(later[0])({"pk": "p", "at": {"x": 3, "y": None}, "c": None})).decode()
+    bounds = {"range_start": three, "range_end": three, "range_start_inclusive": "true", "range_end_inclusive": "true"}
+    marker = {**_IDS, **bounds, "kind": "range_deletion", "deletion_time": "5"}
+    write(later, Record(key={"pk": "p"}, properties=marker))
+    rows = [((0, None), 10), ((2, None), 2), ((2, 7), 12), ((4, None), 4)]
+    wanted = [{"pk": "p", "c": "c", "at": {"x": x} if y is None else {"x": x, "y": y}, "v": v} for (x, y), v in rows]
+
+    def sorted_rows(found: Rows) -> list[Mapping[str, object]]:
+        return sorted(parsed(found), key=str)
+
+    assert sorted_rows(kept.wanted()) == sorted_rows(kept.fresh()) == sorted(wanted, key=str)
+    summary = kept.run()
+    assert (summary.inserted, summary.updated, summary.deleted) == (1, 1, 2)
+    for each in (kept.rows(), kept.open_versions(), kept.replayed()):
+        assert sorted_rows(each) == sorted(wanted, key=str)
+    plain = mirror_of(topic, "plain")
+    plain.run(changelog=False, history=False)
+    assert sorted_rows(plain.rows()) == sorted(wanted, key=str)
+    write(earlier, of(4, None))
+    for mirror in (kept, plain):
+        mirror.run(changelog=mirror is kept, history=mirror is kept)
+        assert len(mirror.rows()) == 3

@@ -57,6 +57,7 @@ TYPES: Final = {
     "statics": pa.string(),
     "changed_us": pa.int64(),
     "bounds": TOLD.field("bounds").type,
+    "key_version": pa.int64(),
     "image": IMAGE,
     "source": SOURCE,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -141,3 +142,21 @@ def test_a_row_may_have_a_clustering_value_without_bytes() -> None:
     avro = keys.avro_of((b"\0\0\0\1", b"", b""))
     assert (keys.row_of(avro).parts, keys.row_of(avro).has_row) == ((b"\0\0\0\1", b"", b""), True)
     assert keys.of(avro).has_row is False
+
+
+def test_a_key_from_before_a_user_type_grew_has_a_token_and_no_cql_bytes() -> None:
+    """A clustering column behind it moves, so that the key cannot be read by the present definition."""
+    native = table(NativeType("int"), "text")
+
+    def of(*fields: str) -> TableMetadata:
+        spot = UserType("shop", "spot", fields, tuple(NativeType("int") for _ in fields), frozen=True)
+        at = ColumnMetadata(name="at", kind=ColumnKind.CLUSTERING, type=spot, position=0)
+        return replace(native, clustering_key=(at, *native.clustering_key))
+
+    before, now = of("x"), of("x", "y")
+    avro = record_writer(data_key_schema(before))({"pk": 1, "at": {"x": 5}, "ck0": "a"})
+    keys = RowKeys(now)
+    assert keys.token(avro) == -4069959284402364209
+    assert keys.static_row_of(avro).parts == (b"\0\0\0\1", None, None)
+    with pytest.raises(UnwritableKeyError):
+        keys.row_of(avro)

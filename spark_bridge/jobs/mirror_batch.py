@@ -41,7 +41,7 @@ from spark_bridge.jobs.mirror_rows import (
     merge_rows,
     whole,
 )
-from spark_bridge.jobs.mirror_schema import follow_schema, refuse_other_types
+from spark_bridge.jobs.mirror_schema import follow_schema, log_has_epoch, refuse_other_types
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables, known_creations, not_applied
 from spark_bridge.jobs.row_steps import RowChanges
 from spark_bridge.jobs.small_merge import soonest_expiry
@@ -448,6 +448,13 @@ class MirrorBatch:
     def _histories_without(self, epoch: int) -> list[LakeTable]:
         return [each for each in self._histories if not (self._may_be_begun and has_epoch(each, epoch))]
 
+    def _logs_without(self, epoch: int) -> list[LakeTable]:
+        """The change logs that do not have this epoch.
+
+        Delta notes the epochs of a writer, too, but the writer's name changes with the name of the folder.
+        """
+        return [each for each in self._logs if not (self._may_be_begun and log_has_epoch(each, epoch))]
+
     def _kept_bytes(self, applied: Applied) -> int:
         return self._tables.rows.size_bytes() + sum(each.size_bytes for each in applied.runs or ())
 
@@ -473,7 +480,7 @@ class MirrorBatch:
         add = partial(add_versions, in_ranges=plan.has_many_records)
         at_once(
             steps.sparkSession,
-            *[partial(self._append, each, steps, plan.epoch) for each in self._logs],
+            *[partial(self._append, each, steps, plan.epoch) for each in self._logs_without(plan.epoch)],
             *[partial(add, each, steps, names, plan.epoch, listed) for each in plan.histories],
         )
 

@@ -20,7 +20,7 @@ from spark_bridge.rows.sql_columns import quoted
 from spark_bridge.rows.user_types import UNFINISHED_NAME, renamed_structs
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
-__all__ = ["follow_schema", "refuse_other_types"]
+__all__ = ["follow_schema", "log_has_epoch", "refuse_other_types"]
 
 
 def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
@@ -47,7 +47,7 @@ def follow_schema(tables: MirrorTables, plan: EpochPlan) -> Applied:
         dropped = [each for each in names if each not in kept]
         others = [*dropped, *_names_of_others(kept, plan.schemas)]
         if others and table is tables.rows:
-            gone = dict.fromkeys(others, applied.epoch + _has_epoch(tables.changes, plan.epoch))
+            gone = dict.fromkeys(others, applied.epoch + log_has_epoch(tables.changes, plan.epoch))
             applied = replace(applied, gone_until={**applied.gone_until, **gone})
             tables.save_applied(applied)
         # in this order: a key column may get the name of a dropped column
@@ -103,7 +103,8 @@ def _is_other(found: DataType, wanted: DataType) -> bool:
     )
 
 
-def _has_epoch(log: LakeTable, epoch: int) -> bool:
+def log_has_epoch(log: LakeTable, epoch: int) -> bool:
+    """Return True if a run that failed later has written this epoch to the change log; one Spark job."""
     found = log.read()
     return found is not None and not found.where(f"epoch = {epoch}").isEmpty()
 

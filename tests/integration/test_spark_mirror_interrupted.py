@@ -15,7 +15,7 @@ from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.reading.readers import register
-from tests.fixtures.mirror import MirrorOf, stopped_after
+from tests.fixtures.mirror import Mirror, MirrorOf, stopped_after
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
 
@@ -85,6 +85,28 @@ def test_a_batch_that_failed_midway_is_applied_once(
     topic.write(row_deletion("nobody", 1, "x"))
     summary = kept.run(compact=True)
     assert (summary.records, summary.deleted) == (1, 0)
+    assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["another spelling", "another place"])
+def test_a_batch_that_failed_midway_is_applied_once_though_the_folder_has_another_name(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path, is_moved: bool
+) -> None:
+    """Delta notes the epochs that a writer has written by the writer's name, which is that of the folder."""
+    topic = data_topic(*WIDE)
+    folder = tmp_path / "mirror"
+    kept = Mirror(spark, topic, folder, {})
+    topic.write(row("p", 1, "x", 1, s="s"))
+    kept.run()
+    topic.write(row("p", 1, "x", 2), row("p", 2, "x", 2))
+    with stopped_after("history"):
+        kept.run()
+    if is_moved:
+        folder = folder.rename(tmp_path / "moved")
+    kept = Mirror(spark, topic, folder, {}, target=str(folder) if is_moved else f"file:{folder}")
+    kept.run()
+    log = kept.table("changes").selectExpr("epoch", "op").orderBy("epoch", "op").collect()
+    assert [tuple(each) for each in log] == [(1, "insert"), (2, "insert"), (2, "update")]
     assert kept.replayed() == kept.open_versions() == kept.rows() == kept.wanted()
 
 

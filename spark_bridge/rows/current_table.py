@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_bridge.errors import UnresolvedError
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.readers import raw_batch
 from spark_bridge.reading.topic_reader import TopicRange, last_message_properties
 from spark_bridge.rows.cleared import of_life
 from spark_bridge.rows.folding import all_records, folded, shown_rows
-from spark_bridge.rows.table_lives import TableLife, is_of_life, life_of, newest_life
+from spark_bridge.rows.table_lives import TableLife, is_of_life, life_at_end
 from spark_bridge.rows.table_rows import table_rows
 from spark_bridge.rows.typed import typed_rows
-from spark_bridge.topics.clearings import clearings_now
+from spark_bridge.topics.clearings import schema_changes_now
 from spark_bridge.topics.options import BridgeOptions, batch_options
 from spark_bridge.topics.positions import parse_time_ms
+from spark_bridge.topics.resolved import table_of
 from spark_bridge.topics.table_clearing import TableClearing
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -72,18 +74,43 @@ def _shown(
     static_columns: Sequence[str] | None,
     clock_s: int | None = None,
 ) -> DataFrame:
-    life = _newest_life(options)
+    last = _last_properties(options)
+    # Asked after the last records: when a record behind a truncation is published, the truncation is known already.
+    clearings, seen = _schema_changes_until(options, schemas, clock_s)
+    life = life_at_end(last, seen)
     if life is not None:
         raw = raw.where(is_of_life(life))
-    clearings = of_life(_clearings_until(options, clock_s), life)
+    clearings = of_life(clearings, life)
     return shown_rows(folded(all_records(raw, schemas), None, schemas, static_columns, clock_s, clearings))
 
 
-def _clearings_until(options: BridgeOptions, clock_s: int | None) -> list[TableClearing]:
-    """The truncations and drops until the end of the records or the clock, the earlier one; without both, until now."""
+def _schema_changes_until(
+    options: BridgeOptions, schemas: TopicSchemas, clock_s: int | None
+) -> tuple[Sequence[TableClearing], Sequence[TableLife]]:
+    """The truncations and drops until the end of the records or the clock, the earlier one; without both, until now.
+
+    And the table lives that the connector has seen until then.
+    """
     ends_ms = [parse_time_ms(options.ending_offsets), None if clock_s is None else clock_s * 1_000]
     until_ms = min((each for each in ends_ms if each is not None), default=None)
-    return [each for each in clearings_now(options) if until_ms is None or each.time_ms <= until_ms]
+    clearings, tables = schema_changes_now(options)
+    name = _table_name(options, schemas)
+    return (
+        [each for each in clearings if until_ms is None or each.time_ms <= until_ms],
+        [
+            TableLife(each.table_id)
+            for each in tables
+            if each.name == name and (until_ms is None or each.time_ms <= until_ms)
+        ],
+    )
+
+
+def _table_name(options: BridgeOptions, schemas: TopicSchemas) -> str:
+    """`keyspace.table`, by the options and the topic's name, or else as the topic's schema has it."""
+    try:
+        return table_of(options)
+    except UnresolvedError:
+        return f"{schemas.newest.value.get('namespace')}.{schemas.newest.value.get('name')}"
 
 
 def _raw(spark: SparkSession, options: Options) -> DataFrame:
@@ -98,13 +125,10 @@ def _parsed(options: Options) -> BridgeOptions:
     return BridgeOptions.from_mapping(batch_options(options))
 
 
-def _newest_life(options: BridgeOptions) -> TableLife | None:
-    """The latest table life among the last records of the topic's partitions.
-
-    A table that was created again starts empty.
-    """
+def _last_properties(options: BridgeOptions) -> list[Mapping[str, str]]:
+    """The properties of the last records of the topic's partitions."""
     last: dict[str, TopicRange] = {}
     for each in plan_batch(options):
         last[each.partition_topic] = each
-    said = [life_of(last_message_properties(options, each)) for each in last.values()]
-    return newest_life(each for each in said if each is not None)
+    found = [last_message_properties(options, each) for each in last.values()]
+    return [each for each in found if each is not None]

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
-from schemas.record_properties import TABLE_GENERATION, TABLE_ID
+from schemas.record_properties import TABLE_GENERATION, TABLE_ID, WRITETIME
 from spark_bridge.rows.sql_columns import literal
 
-__all__ = ["GENERATION", "TableLife", "is_of_life", "life_of", "newest_life"]
+__all__ = ["GENERATION", "TableLife", "is_of_life", "life_at_end", "life_of", "newest_life"]
 
 # From the epoch of uuids to that of Unix, in units of 100 ns.
 _UUID_EPOCH: Final = 0x01B21DD213814000
@@ -61,6 +61,20 @@ def newest_life(lives: Iterable[TableLife]) -> TableLife | None:
     named = {each.table_id for each in known if each.generation is not None}
     candidates = [each for each in known if each.generation is not None or each.table_id not in named]
     return max(candidates, key=lambda each: each.order, default=None)
+
+
+def life_at_end(last: Iterable[Mapping[str, str]], seen: Iterable[TableLife]) -> TableLife | None:
+    """The latest life, by the properties of the last records of a topic's partitions.
+
+    A last record may be a late one of a table that was dropped. So a life in `seen`, from the topic of schema changes,
+    counts if it began after the write of that record. A later write shows that the record's own table was there still.
+    """
+    said = [(life, each.get(WRITETIME, "")) for each in last if (life := life_of(each)) is not None]
+    newest = newest_life(life for life, _ in said)
+    written = [time for life, time in said if life == newest]
+    if newest is None or not all(each.isdecimal() for each in written):
+        return newest
+    return newest_life([newest, *[each for each in seen if each.order > (True, max(map(int, written)))]])
 
 
 GENERATION: Final = f"try_cast(properties['{TABLE_GENERATION}'] AS bigint)"

@@ -19,9 +19,9 @@ from spark_bridge.errors import AccessRefusedError, PulsarUnreachableError
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.client import open_client
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.table_clearing import TableClearing, clearing_of
+from spark_bridge.topics.table_clearing import SeenTable, TableClearing, clearing_of, seen_table_of
 
-__all__ = ["TopicClearings", "clearings_now"]
+__all__ = ["TopicClearings", "clearings_now", "schema_changes_now"]
 
 _log: Final = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(0.2, 2)
@@ -41,6 +41,7 @@ class TopicClearings:
         self._client: pulsar.Client | None = None
         self._readers: list[pulsar.Reader] = []
         self._found: list[TableClearing] = []
+        self._tables: list[SeenTable] = []
         self._is_refused = False
 
     def __enter__(self) -> Self:
@@ -63,6 +64,10 @@ class TopicClearings:
                 "truncations and drops are not followed: %s; set schemaChangesTopic=none if this is intended", error
             )
         return tuple(self._found)
+
+    def tables(self) -> tuple[SeenTable, ...]:
+        """All tables, each time that the connector noted a definition, by the last call of `read`."""
+        return tuple(self._tables)
 
     def _patiently(self) -> None:
         retrying = tenacity.Retrying(
@@ -106,6 +111,8 @@ class TopicClearings:
             return admin.existing_partitions(self._topic)
 
     def _take(self, data: bytes) -> None:
+        if (seen := seen_table_of(data)) is not None:
+            self._tables.append(seen)
         found = clearing_of(data)
         if found is None or found.data_topic != self._options.only_topic:
             return
@@ -114,10 +121,16 @@ class TopicClearings:
 
     def _close(self) -> None:
         client, self._client = self._client, None
-        self._readers, self._found = [], []
+        self._readers, self._found, self._tables = [], [], []
         if client is not None:
             with suppress(pulsar.PulsarException):
                 client.close()
+
+
+def schema_changes_now(options: BridgeOptions) -> tuple[tuple[TableClearing, ...], tuple[SeenTable, ...]]:
+    """As `clearings_now`, and all tables that the connector has seen. Raises PulsarUnreachableError."""
+    with TopicClearings(options) as found:
+        return found.read(), found.tables()
 
 
 def clearings_now(options: BridgeOptions) -> tuple[TableClearing, ...]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.topics import full_topic_name
 
-__all__ = ["DROP", "TableClearing", "clearing_from_state", "clearing_of"]
+__all__ = ["DROP", "SeenTable", "TableClearing", "clearing_from_state", "clearing_of", "seen_table_of"]
 
 DROP: Final = "drop"
 _KINDS: Final = ("truncation", DROP)
@@ -53,11 +53,31 @@ class TableClearing:
         return same and (self.time_ms == other.time_ms or (bool(self.nodes) and set(self.nodes) <= set(other.nodes)))
 
 
+class SeenTable(NamedTuple):
+    """A table (`keyspace.table`), as the connector has seen it at a time in milliseconds since the epoch."""
+
+    name: str
+    table_id: str
+    time_ms: int
+
+
 def clearing_of(data: bytes) -> TableClearing | None:
     """The clearing in a record of the topic of schema changes; None for other records."""
     try:
         fields = json.loads(data)["clearing"]
         return None if fields is None or fields["kind"] not in _KINDS else _of_fields(fields)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def seen_table_of(data: bytes) -> SeenTable | None:
+    """The table in a record of the topic of schema changes; None for other records, and if the table is gone."""
+    try:
+        fields = json.loads(data)
+        new = fields["new"]
+        if new is None:
+            return None
+        return SeenTable(f"{fields['keyspace']}.{fields['table']}", str(new["table_id"]), int(fields["time_ms"]))
     except (ValueError, KeyError, TypeError):
         return None
 

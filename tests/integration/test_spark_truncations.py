@@ -17,6 +17,7 @@ from schemas.row_record import schema_text
 from source_connector.events.pulsar_access import schema_of_bytes
 from source_connector.tables.clearing_record import ClearingRecord, DataPosition
 from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA, SchemaChange
+from source_connector.tables.table_definition import TableDefinition
 from spark_bridge.jobs.latest import latest_on_read
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
@@ -79,13 +80,23 @@ class ClearedTopic:
             data_topic=self.topic.name,
             positions=self._positions(),
         )
+        self._publish(["table cleared"], time_ms, None, clearing)
+
+    def define(self, time_ms: int, table_id: str) -> None:
+        """Publish the definition of a table that was created, as the connector does."""
+        made: TableDefinition = {"table_id": table_id, "columns": [], "types": []}
+        self._publish(["table created, or seen for the first time"], time_ms, made, None)
+
+    def _publish(
+        self, changes: list[str], time_ms: int, new: TableDefinition | None, clearing: ClearingRecord | None
+    ) -> None:
         change = SchemaChange(
             keyspace="shop",
             table="t",
             time_ms=time_ms,
-            changes=["table cleared"],
+            changes=changes,
             old=None,
-            new=None,
+            new=new,
             clearing=clearing,
         )
         schema = schema_of_bytes("JSON", "SchemaChange", schema_text(SCHEMA_CHANGE_SCHEMA))
@@ -111,6 +122,24 @@ def client_of(topic: DataTopic) -> Iterator[pulsar.Client]:
         yield client
     finally:
         client.close()
+
+
+def test_a_late_record_of_an_older_table_does_not_bring_that_table_back(
+    mirror_of: MirrorOf, data_topic: MakeTopic
+) -> None:
+    """Another connector instance learns later of the new table. Its last record of the older one may be the topic's last."""
+    plain = data_topic(*WIDE)
+    with client_of(plain) as client:
+        cleared = ClearedTopic(plain, client)
+        topic = cleared.topic
+        topic.write(written(row("p", 1, "x", 1), 5))
+        cleared.define(FIRST_MS, OLD)
+        topic.write(written(row("p", 2, "x", 2), 6, NEW), written(row("p", 3, "x", 3), 7, OLD))
+        kept = mirror_of(topic)
+        kept.run()
+        assert keys(kept.rows()) == ["p/2=2"]
+        cleared.define(SECOND_MS, NEW)
+        assert keys(kept.wanted()) == keys(kept.fresh()) == ["p/2=2"]
 
 
 def test_truncated_rows_are_deletions_and_each_of_them_stands_once(

@@ -16,7 +16,7 @@ from source_connector.tables.schema_changes import SCHEMA_CHANGE_SCHEMA
 from spark_bridge.rows.cleared import clears, of_life
 from spark_bridge.rows.table_lives import TableLife
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.table_clearing import TableClearing, clearing_of
+from spark_bridge.topics.table_clearing import TableClearing, clearing_of, seen_table_of
 from tests.fault_kit.oracle import folding
 from tests.fault_kit.oracle.topics import Clearing, DataRecord
 
@@ -185,3 +185,12 @@ def _record(**given_fields: Any) -> bytes:
     }
     record_writer(SCHEMA_CHANGE_SCHEMA)(cast("dict[str, AvroValue]", change))
     return json.dumps(change).encode()
+
+
+def test_a_table_is_seen_with_its_definition() -> None:
+    """A table that is gone has none, and other records have no definition."""
+    fields = {"keyspace": "shop", "table": "t", "time_ms": 5, "new": {"table_id": IDS[0]}}
+    assert seen_table_of(json.dumps(fields).encode()) == ("shop.t", IDS[0], 5)
+    for other in (fields | {"new": None}, fields | {"new": {}}, fields | {"time_ms": None}, {}, []):
+        assert seen_table_of(json.dumps(other).encode()) is None
+    assert seen_table_of(b"no record at all") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bridge.rows.table_lives import TableLife, life_of, newest_life
+from spark_bridge.rows.table_lives import TableLife, life_at_end, life_of, newest_life
 
 # Version 1, in order of time: the second one is from 2025-12-30.
 OLD, NEW = "a5559b20-e53e-11f0-a9d7-973e92e688cb", "b5559b20-e53e-11f0-a9d7-973e92e688cb"
@@ -46,3 +46,37 @@ def test_what_a_record_says() -> None:
     assert life_of(None) is life_of({}) is newest_life([]) is None
     assert life_of({"table_id": OLD, "table_generation": "x"}) == TableLife(OLD)
     assert life_of({"table_id": OLD, "table_generation": "7"}) == TableLife(OLD, 7)
+
+
+@pytest.mark.parametrize(
+    ("last", "wanted"),
+    [
+        ([(OLD, str(NEW_US - 1))], NEW),
+        ([(OLD, str(NEW_US))], OLD),
+        ([(OLD, str(NEW_US + 5))], OLD),
+        ([(OLD, None)], OLD),
+        ([(OLD, str(NEW_US - 1)), (OLD, str(NEW_US + 5))], OLD),
+        ([(OLD, str(NEW_US + 5)), (NEW, str(NEW_US + 1))], NEW),
+        ([(None, str(NEW_US - 1))], None),
+        ([], None),
+    ],
+    ids=[
+        "a write from before the new table",
+        "a write of its first moment",
+        "a later write",
+        "no write time",
+        "a later write in another topic partition",
+        "a record of the new table",
+        "a record that names no table",
+        "no records",
+    ],
+)
+def test_a_table_that_was_seen_counts_if_it_began_after_the_last_write(
+    last: list[tuple[str | None, str | None]], wanted: str | None
+) -> None:
+    """The last record may be a late one. A later write shows that the definition is of another cluster's table."""
+    names = ("table_id", "writetime")
+    properties = [{name: each for name, each in zip(names, record, strict=True) if each is not None} for record in last]
+    found = life_at_end(properties, [TableLife(OLD), TableLife(NEW)])
+    assert found == (None if wanted is None else TableLife(wanted))
+    assert life_at_end(properties, []) in (found, TableLife(OLD))

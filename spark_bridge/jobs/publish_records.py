@@ -20,6 +20,7 @@ from spark_bridge.jobs.log_columns import KeyField, LogColumns
 from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
 from spark_bridge.rows.avro_encoding import AvroEncoder
 from spark_bridge.rows.conformed import struct_type
+from spark_bridge.rows.folding import key_forms
 from spark_bridge.rows.key_columns import KeyColumns
 from spark_bridge.topics.topic_schemas import TopicSchemas
 
@@ -83,15 +84,18 @@ class ChangeRecords:
     def _key(self, changes: DataFrame) -> Column:
         """The key of the record, from the row's identity in the mirror.
 
-        For a partition that has only static columns: its key with null clustering columns.
+        For a partition that has only static columns: its key with null clustering columns. If a user type in the key
+        has got more fields, identities have the forms of several versions, and the record has the newest one.
         """
         image = _struct(changes, "after")
         encoder = AvroEncoder(self.schemas.newest.key)
-        wanted = KeyColumns.of(self.schemas).partition
         old, new = self._keys(_struct(changes, "before"), "before"), self._keys(image, "after")
-        columns = {name: (F.coalesce(new[name][0], old[name][0]), new[name][1]) for name in wanted}
+        columns = {name: (F.coalesce(each, old[name][0]), kind) for name, (each, kind) in new.items()}
+        of_partition = {name: columns[name] for name in KeyColumns.of(self.schemas).partition}
         is_static = F.col("_cdc_id").startswith("static:")
-        return F.when(is_static, encoder.encode(encoder.record(columns))).otherwise(F.unhex("_cdc_id"))
+        differ = key_forms(self.schemas).differ
+        of_row = encoder.encode(encoder.record(columns)) if differ else F.unhex("_cdc_id")
+        return F.when(is_static, encoder.encode(encoder.record(of_partition))).otherwise(of_row)
 
     def _keys(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
         """Key columns by their newest names. The change log has values under an earlier name in a separate column."""

@@ -16,7 +16,9 @@ from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.jobs.publish import _state, _with_source
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
+from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.unit.spark_bridge import test_key_forms as keys
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
 pytestmark = [
@@ -67,3 +69,28 @@ def test_a_key_column_keeps_its_values_when_it_gets_the_name_of_another_one(
         ("one", "two", "old"): op,
         ("three", "four", "new"): op,
     }
+
+
+def test_a_key_whose_user_type_grew_has_the_form_of_the_schema_that_it_is_published_with(spark: SparkSession) -> None:
+    """The row's identity in the mirror has the form from before, which the newest schema cannot read."""
+    schemas = [keys.schema("frozen<spot>", *fields) for fields in (("x",), ("x", "y"))]
+    value = topic(("pk at c", "v")).newest.value
+    versions = tuple(SchemaVersion(version=at, key=each, value=value) for at, each in enumerate(schemas))
+    names = LogColumns.of(
+        TopicSchemas(topic="t", versions=versions), Applied(epoch=8, schema_version=1), name_key_of(spark)
+    )
+    one, two = keys.key(schemas[0], {"x": 1}).hex().upper(), keys.key(schemas[1], {"x": 1, "y": 2}).hex().upper()
+    image = "struct<pk: string, at: struct<x: int, y: int>, c: string, v: string>"
+    log = spark.createDataFrame(
+        [
+            ("update", one, ("p", (1, None), "c", "old"), ("p", (1, None), "c", "new")),
+            ("delete", one, ("p", (1, None), "c", "new"), None),
+            ("insert", two, None, ("p", (1, 2), "c", "new")),
+        ],
+        f"op string, _cdc_id string, before {image}, after {image}",
+    )
+    given = {"step": F.lit(2), "epoch": F.lit(8).cast("bigint"), "writetime": F.lit(1).cast("bigint")}
+    log = log.withColumns({**given, "is_there": F.lit(False), "log_epoch": F.lit(8)})
+    published = ChangeRecords(names, 1).changes(_with_source(log)).select("key").collect()
+    spots = [{"x": 1, "y": None}, {"x": 1, "y": None}, {"x": 1, "y": 2}]
+    assert [bytes(each.key) for each in published] == [keys.key(schemas[1], each) for each in spots]

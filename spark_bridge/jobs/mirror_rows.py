@@ -152,7 +152,11 @@ def newest_type(name: str, found: DataType, schemas: TopicSchemas) -> DataType:
 def _in_newest_type(old: str, name: str, found: DataType, wanted: DataType, schemas: TopicSchemas) -> str:
     renamed = newest_type(name, found, schemas)
     # A cast matches fields by position.
-    value = quoted(old) if renamed == found else f"cast({quoted(old)} AS {type_text(renamed)})"
+    value = (
+        quoted(old)
+        if renamed.simpleString() == found.simpleString()
+        else f"cast({quoted(old)} AS {type_text(renamed)})"
+    )
     return conformed(value, renamed, wanted)
 
 

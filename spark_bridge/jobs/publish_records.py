@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark_bridge.jobs.log_columns import KeyField, LogColumns
+from spark_bridge.jobs.mirror_rows import newest_type
 from spark_bridge.jobs.publish_envelope import ORIGIN_FIELDS, SOURCE_FIELDS, envelope_schema
 from spark_bridge.rows.avro_encoding import AvroEncoder
 from spark_bridge.rows.conformed import struct_type
@@ -101,7 +102,8 @@ class ChangeRecords:
         """Key columns by their newest names. The change log has values under an earlier name in a separate column."""
         kinds = {each.name: each.dataType for each in image}
         return {
-            newest: (
+            newest: self._in_newest_type(
+                newest,
                 F.coalesce(*[_within(F.col(name).getField(each.name), each) for each in fields]),
                 kinds[fields[0].name],
             )
@@ -112,8 +114,18 @@ class ChangeRecords:
     def _columns(self, image: StructType, name: str) -> dict[str, tuple[Column, DataType]]:
         """The columns of an image by their newest names, including those of the key."""
         names = self.names.newest_names(image.names)
-        columns = {names[each.name]: (F.col(name).getField(each.name), each.dataType) for each in image}
+        columns = {
+            new: self._in_newest_type(new, F.col(name).getField(each.name), each.dataType)
+            for each in image
+            for new in [names[each.name]]
+        }
         return columns | self._keys(image, name)
+
+    def _in_newest_type(self, name: str, column: Column, kind: DataType) -> tuple[Column, DataType]:
+        """The column with the newest names of the fields of its user types, which the mirror may not follow yet."""
+        wanted = newest_type(name, kind, self.schemas)
+        # A cast matches fields by position.
+        return (column if wanted.simpleString() == kind.simpleString() else column.cast(wanted)), wanted
 
     def _image(self, image: StructType, name: str) -> tuple[Column, DataType]:
         columns = self._columns(image, name)

@@ -19,6 +19,7 @@ from spark_bridge.jobs.publish_records import ChangeRecords
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.unit.spark_bridge import test_key_forms as keys
+from tests.unit.spark_bridge import test_user_types as user_types
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
 pytestmark = [
@@ -94,3 +95,32 @@ def test_a_key_whose_user_type_grew_has_the_form_of_the_schema_that_it_is_publis
     published = ChangeRecords(names, 1).changes(_with_source(log)).select("key").collect()
     spots = [{"x": 1, "y": None}, {"x": 1, "y": None}, {"x": 1, "y": 2}]
     assert [bytes(each.key) for each in published] == [keys.key(schemas[1], each) for each in spots]
+
+
+def test_a_field_that_was_renamed_is_published_before_the_mirror_follows_the_new_name(spark: SparkSession) -> None:
+    """The change log has the name from before, and the record is written with the newest schema."""
+    place = [user_types.schema(dict.fromkeys(fields, "text")) for fields in (("street", "city"), ("road", "city"))]
+    key = topic(("pk", "v")).newest.key
+    versions = tuple(SchemaVersion(version=at, key=key, value=each) for at, each in enumerate(place))
+    names = LogColumns.of(
+        TopicSchemas(topic="t", versions=versions), Applied(epoch=8, schema_version=0), name_key_of(spark)
+    )
+    kind = "struct<street: string, city: string>"
+    image = f"struct<pk: string, home: {kind}, places: array<{kind}>, by_name: map<string, {kind}>>"
+    elm = ("Elm", "Rome")
+    log = spark.createDataFrame([("01", ("p", elm, [elm], {"x": elm}))], f"_cdc_id string, after {image}")
+    given = {
+        "op": F.lit("insert"),
+        "step": F.lit(2),
+        "epoch": F.lit(8).cast("bigint"),
+        "before": F.lit(None).cast(image),
+    }
+    given |= {"writetime": F.lit(1).cast("bigint"), "is_there": F.lit(False), "log_epoch": F.lit(8)}
+    records = ChangeRecords(names, 1)
+    (row,) = records.rows(log.withColumns(given)).select("value").collect()
+    (change,) = records.changes(_with_source(log.withColumns(given))).select("value").collect()
+    road = {"road": "Elm", "city": "Rome"}
+    wanted = {"home": road, "places": [road], "by_name": {"x": road}}
+    assert user_types.resolved(row.value, place[1], place[1]) == wanted
+    envelope = envelope_schema(names.schemas.newest)
+    assert user_types.resolved(change.value, envelope, envelope)["after"] == {"pk": "p", **wanted}

@@ -41,9 +41,10 @@ from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from spark_bridge.rows.record_places import RECORD_SOURCE
 from spark_bridge.rows.row_chain import FIRST_STEP
 from spark_bridge.topics.options import BridgeOptions
-from spark_bridge.topics.topic_schemas import AvroRecord
+from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
 from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
 from tests.spark.spark35_driver import changed_rows
+from tests.unit.spark_bridge import test_user_types as user_types
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
@@ -306,6 +307,54 @@ def test_tables_follow_names_that_collide(spark: SparkSession, tmp_path: Path, t
     ]
     with pytest.raises(ConfigError, match=r"has column V as STRING.* as INT now: mirror the topic into a new target"):
         refuse_other_types(tables.changes, change("'Id', 'k', 'V', 5", 3), ["v"])
+
+
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])
+def test_tables_follow_fields_of_user_types_that_collide(
+    spark: SparkSession, tmp_path: Path, table_format: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fields exchange their names, and a third one gets other letters; a run ends after each statement."""
+    place = "named_struct('street', 'Elm', 'city', 'Rome', 'nr', '7')"
+    row = f"'k' pk, {place} home, array({place}) places, map('x', {place}) by_name"
+    own = "'1' _cdc_id, '1' _cdc_owner, 1L _cdc_writetime, 1L _cdc_expires_at"
+    tables = MirrorTables(spark, str(tmp_path), table_format)
+    tables.rows.create(spark.sql(f"SELECT {row}, {own}").coalesce(1))
+    log = spark.sql(f"SELECT 1L epoch, named_struct('pk', 'k', 'home', {place}) after, named_struct('pk', 'k') before")
+    tables.changes.append(log.coalesce(1), writer="test", epoch=1)
+    key = topic(("pk", "v")).newest.key
+    versions = [user_types.schema(dict.fromkeys(each.split(), "text")) for each in ("street city nr", "city street Nr")]
+    schemas = TopicSchemas(
+        topic="t",
+        versions=tuple(SchemaVersion(version=at, key=key, value=each) for at, each in enumerate(versions)),
+    )
+    rename, left = LakeTable.rename_column, [0]
+
+    def rename_or_stop(self: LakeTable, *names: str) -> None:
+        if left[0] == 0:
+            raise OSError("stopped")
+        left[0] -= 1
+        rename(self, *names)
+
+    monkeypatch.setattr(LakeTable, "rename_column", rename_or_stop)
+
+    def follow() -> None:
+        now = MirrorTables(spark, str(tmp_path), table_format)
+        follow_schema(now, EpochPlan(schemas, Applied(epoch=1, schema_version=0), NO_CONTENT, False, 0))
+
+    for allowed in (1, 2, 3, 1):
+        left[0] = allowed
+        with pytest.raises(OSError, match="stopped"):
+            follow()
+    left[0] = 100
+    follow()
+    found, changed = (
+        getattr(MirrorTables(spark, str(tmp_path), table_format), each).read() for each in ("rows", "changes")
+    )
+    wanted = '{"city":"Elm","street":"Rome","Nr":"7"}'
+    assert json_lines(found.select("home", "places", "by_name")) == [
+        f'{{"home":{wanted},"places":[{wanted}],"by_name":{{"x":{wanted}}}}}'
+    ]
+    assert json_lines(changed.select("after.home")) == [f'{{"home":{wanted}}}']
 
 
 @pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.spark_line("==4.1"))])

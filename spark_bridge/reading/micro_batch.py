@@ -70,8 +70,13 @@ def limited_ends(
 
     The topic partitions share the limits evenly. If one does not use its share, the rest goes to the next ones. The
     rows are counted by reading them, which is the cost of a limit. Raises TopicReadError.
+
+    A topic partition without entries ends where it ends: its records may have been deleted before they were read, which
+    the plan of the micro-batch notices.
     """
-    planned = {topic: max(starts.get(topic, BEGINNING), BEGINNING) for topic in ends}
+    planned = {
+        topic: end if end.entry < 0 else max(starts.get(topic, BEGINNING), BEGINNING) for topic, end in ends.items()
+    }
     behind = [topic for topic, end in ends.items() if planned[topic] < end and end.entry >= 0]
     rows_left, bytes_left = options.max_rows_per_trigger, options.max_bytes_per_trigger
     for number, topic in enumerate(behind):

@@ -280,6 +280,26 @@ def test_a_query_that_follows_a_topic_keeps_to_its_limit(
 # --- Records that were dropped before they were read.
 
 
+@pytest.mark.spark_line("==4.1")
+@pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": "10"}], ids=["without a limit", "with a limit"])
+def test_records_that_are_gone_from_an_empty_topic_are_an_error(
+    batches: Callable[..., Batches], data_topic: MakeTopic, tmp_path: Path, limit: Mapping[str, str]
+) -> None:
+    """Retention dropped everything, and no record has come since."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 4))
+    query = batches(topic, **limit, checkpointLocation=str(tmp_path / "checkpoint"))
+    assert query.run() == [rows(1, 4)]
+    topic.write(*numbered(5, 6))
+    drop_what_was_acknowledged(topic, 1)
+    for _ in range(2):
+        with pytest.raises(PySparkException, match=f"topic partition {topic.name}: records after position "):
+            query.run()
+    assert query.run(failOnDataLoss="false") == []
+    topic.write(*numbered(7, 8))
+    assert query.run() == [rows(7, 8)]
+
+
 def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
     """Retention dropped unread records: an error names partition and range; failOnDataLoss=false continues."""
     topic = data_topic(*KEY_AND_VALUE)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_bridge.errors import CheckpointError
-from spark_bridge.reading.micro_batch import logged_end
-from spark_bridge.topics.positions import Position
+from spark_bridge.reading.micro_batch import limited_ends, logged_end
+from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import BEGINNING, Position
+from tests.unit.spark_bridge.test_completeness import GIVEN
 
 TOPICS = {"persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"}
 BATCH = '{"batchWatermarkMs":0}'
@@ -57,3 +59,13 @@ def test_a_log_of_something_else_is_named(tmp_path: Path, sources: list[str], re
         logged_end(str(tmp_path), TOPICS)
     assert str(error.value).startswith(f"checkpoint {tmp_path}: {reason}")
     assert str(error.value).endswith("the option checkpointLocation is that of the query itself")
+
+
+def test_a_limit_does_not_hide_that_unread_records_are_gone() -> None:
+    """All ledgers of a topic partition were deleted. With an unchanged position, no micro-batch would be planned, and a
+    job that waits for the end would never reach it."""
+    options = BridgeOptions.from_mapping({**GIVEN, "maxRowsPerTrigger": "10", "checkpointLocation": "/c"})
+    first, second = sorted(TOPICS)
+    starts = {first: Position(5, 50), second: Position(5, 50)}
+    ends = {first: Position(6, -1), second: BEGINNING}
+    assert limited_ends(options, starts, ends) == ends

@@ -497,15 +497,18 @@ def _add_statics(known: Sequence[_Judgement], names: Sequence[str], wiped: Delet
 def _last_to_speak(speaking: Iterable[tuple[Place, _Judgement]]) -> _Judgement | None:
     """The key with the newest of these records, which are of several keys; None if there is none.
 
-    In a topic partition the position decides, because the clock of another producer may lag.
+    As in `newest`, the position decides in a topic partition, and there no record is earlier than those before it.
     """
     last: dict[int, tuple[Place, _Judgement]] = {}
-    for each in speaking:
-        known = last.get(each[0].partition)
-        if known is None or each[0].position > known[0].position:
-            last[each[0].partition] = each
-    newest_of_all = max(last.values(), key=lambda each: each[0].by_clock_and_position, default=None)
-    return None if newest_of_all is None else newest_of_all[1]
+    clocks: dict[int, int] = {}
+    for at, each in speaking:
+        known = last.get(at.partition)
+        if known is None or at.position > known[0].position:
+            last[at.partition] = at, each
+        if at.clock is not None:
+            clocks[at.partition] = max(at.clock, clocks.get(at.partition, at.clock))
+    found = max(last.values(), key=lambda each: (clocks.get(each[0].partition, 0), each[0].position), default=None)
+    return None if found is None else found[1]
 
 
 def newest(records: Sequence[_Record]) -> _Record | None:

@@ -379,6 +379,19 @@ def test_static_columns_are_those_of_the_last_record_in_a_topic_partition(lag_us
     assert shown(fold([second, *kept_of(fold([first], rules))], rules)) == wanted
 
 
+def test_static_columns_follow_a_clock_that_lags_also_across_topic_partitions() -> None:
+    """The last record of the earlier producer's topic partition was published later than that of another one."""
+    places = [((1, 0), 0, 100), ((2, 0), 1, 95), ((1, 1), 0, 90)]
+    told = [told_of(Row(a, "a", a, a), a) for a in range(3)]
+    for each, ((ledger, entry), partition, clock_us) in zip(told, places, strict=True):
+        each.update(ledger=ledger, entry=entry, partition=partition, clock_us=clock_us)
+    wanted = {(a, "a"): a for a in range(3)}, 2
+    rules = rules_of(["s"])
+    for order in itertools.permutations(told):
+        assert shown(fold(order, rules)) == wanted
+        assert shown(fold([order[2], *kept_of(fold(order[:2], rules))], rules)) == wanted
+
+
 def test_a_static_column_goes_by_itself_in_every_row_of_its_partition() -> None:
     """A row's own columns expire by its newest record, and static columns by the partition's newest record."""
     rules = rules_of(["s"])

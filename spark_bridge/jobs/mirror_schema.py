@@ -14,11 +14,11 @@ from spark_bridge.jobs.history_table import OWN_COLUMNS
 from spark_bridge.jobs.lake_table import LakeTable, name_key_of
 from spark_bridge.jobs.mirror_rows import OWN, kept_columns, newest_type
 from spark_bridge.jobs.mirror_state import Applied, MirrorTables
-from spark_bridge.rows.avro_types import field_types, named_records
+from spark_bridge.rows.avro_types import field_types
 from spark_bridge.rows.conformed import struct_type
 from spark_bridge.rows.sql_columns import quoted
-from spark_bridge.rows.user_types import UNFINISHED_NAME, renamed_structs
-from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
+from spark_bridge.rows.user_types import UNFINISHED_NAME, names_of_fields, renamed_structs
+from spark_bridge.topics.topic_schemas import TopicSchemas
 
 __all__ = ["follow_schema", "log_has_epoch", "refuse_other_types"]
 
@@ -117,7 +117,7 @@ def _rename_fields(
     `images`: the columns of a change log that hold the table's columns. `without`: columns that stay. After a failure
     in between, a repeated call does the rest.
     """
-    if not any(named_records(each).keys() - {_name_of(each)} for each in (schemas.newest.key, schemas.newest.value)):
+    if not _has_renamed_fields(schemas):
         return
     found = table.read()
     if found is None:
@@ -131,8 +131,9 @@ def _rename_fields(
                 _rename(table, names, path)
 
 
-def _name_of(record: AvroRecord) -> str:
-    return str(record["name"]).rpartition(".")[2]
+def _has_renamed_fields(schemas: TopicSchemas) -> bool:
+    records = [record for each in schemas.versions for record in (each.key, each.value)]
+    return any(len(names) > 1 for places in names_of_fields(records).values() for names in places)
 
 
 def _rename(table: LakeTable, names: Mapping[str, str], path: str | None = None) -> None:

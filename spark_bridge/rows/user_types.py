@@ -72,6 +72,8 @@ def names_of_fields(records: Iterable[AvroRecord]) -> NamesOfFields:
     found: dict[str, list[set[str]]] = {}
     for record in records:
         for name, each in named_records(record).items():
+            if name == _bare_name(record["name"]):
+                continue  # the table
             places = found.setdefault(name, [])
             for at, (field, _) in enumerate(field_types(each)):
                 if at == len(places):

@@ -91,6 +91,14 @@ class DeltaTable(LakeTable):
         self._written()
         return {"insert": done.num_inserted_rows, "update": done.num_updated_rows, "delete": done.num_deleted_rows}
 
+    def rename_column(self, old: str, new: str, path: str | None = None) -> None:
+        """See `LakeTable`. A change log has no mapping of columns until a field in it is renamed."""
+        mode = "delta.columnMapping.mode"
+        known = {row.key: row.value for row in self._spark.sql(f"SHOW TBLPROPERTIES {self._name}").collect()}
+        if known.get(mode) != _PROPERTIES[mode]:
+            self._spark.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{mode}' = '{_PROPERTIES[mode]}')")
+        super().rename_column(old, new, path)
+
     def delete(self, condition: str) -> None:
         """`DELETE FROM`."""
         self._avoid_vectors()

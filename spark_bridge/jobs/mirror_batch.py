@@ -478,11 +478,10 @@ class MirrorBatch:
         is_sparse = self._tables.history.finds_pages and plan.is_sparse(len(ids))
         listed = is_listed("t._cdc_id", ids, is_sparse=is_sparse) if plan.is_large else None
         add = partial(add_versions, in_ranges=plan.has_many_records)
-        at_once(
-            steps.sparkSession,
-            *[partial(self._append, each, steps, plan.epoch) for each in self._logs_without(plan.epoch)],
-            *[partial(add, each, steps, names, plan.epoch, listed) for each in plan.histories],
-        )
+        writes = [partial(self._append, each, steps, plan.epoch) for each in self._logs_without(plan.epoch)]
+        writes += [partial(add, each, steps, names, plan.epoch, listed) for each in plan.histories]
+        if writes:
+            at_once(steps.sparkSession, *writes)
 
     def _append(self, log: LakeTable, steps: DataFrame, epoch: int) -> None:
         named = (

@@ -15,7 +15,6 @@ from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
-    SESSION_OPTIONS,
     TOPIC_OPTION,
     cassandra_options,
     check_broker,
@@ -23,14 +22,12 @@ from cdc.commands.spark_options import (
     check_table,
     check_topics,
     may_be_iceberg,
-    open_session,
-    read_options,
-    spark_errors,
 )
 from cdc.commands.spark_prepare import prepare_command
 from cdc.commands.spark_progress import spark_progress
 from cdc.commands.spark_publish import publish_command
 from cdc.commands.spark_resync import resync_command
+from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob, spark_errors
 from cdc.commands.spark_tables import TABLE_COMMANDS
 from cdc.commands.spark_top import top_command
 from cdc.commands.spark_wait import wait_command
@@ -101,8 +98,7 @@ for each in (*TABLE_COMMANDS, prepare_command, publish_command, resync_command, 
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
 def verify_command(
     *,
-    service_url: str,
-    admin_url: str,
+    job: SparkJob,
     topic: str,
     table: str,
     access: CassandraAccess,
@@ -116,9 +112,6 @@ def verify_command(
     settle: float,
     give_up: float,
     max_differences: int,
-    more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
     as_json: bool,
 ) -> None:
     """Compare a Cassandra table with its data topic, or a mirror.
@@ -137,35 +130,31 @@ def verify_command(
     from spark_bridge.jobs.verify import verify
 
     keyspace, name = _table_name(table)
-    options = read_options(service_url, admin_url, more, topic=topic)
+    options = job.read_options(topic=topic)
     hidden = hidden_columns(source_config)
     iceberg = mirror_target is not None and may_be_iceberg(mirror_target)
     check_topics(options)
     check_mirror(mirror_target)
     check_table(access, keyspace, name, options)
     check_broker(options)
-    session = open_session(jars, master, iceberg=iceberg)
-    try:
-        with spark_errors(), spark_progress(session, f"comparing {table}"):
-            report = verify(
-                session,
-                options,
-                access,
-                keyspace,
-                name,
-                mirror_target=mirror_target,
-                ranges=ranges,
-                sample=sample,
-                sample_seed=sample_seed,
-                repair=repair,
-                events_prefix=events_prefix,
-                settle_s=settle,
-                give_up_s=give_up,
-                max_differences=max_differences,
-                hidden=hidden,
-            )
-    finally:
-        session.stop()
+    with job.session(iceberg=iceberg) as session, spark_progress(session, f"comparing {table}"):
+        report = verify(
+            session,
+            options,
+            access,
+            keyspace,
+            name,
+            mirror_target=mirror_target,
+            ranges=ranges,
+            sample=sample,
+            sample_seed=sample_seed,
+            repair=repair,
+            events_prefix=events_prefix,
+            settle_s=settle,
+            give_up_s=give_up,
+            max_differences=max_differences,
+            hidden=hidden,
+        )
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report)))
     else:
@@ -200,8 +189,7 @@ def verify_command(
 @SESSION_OPTIONS
 def backfill_command(
     *,
-    service_url: str,
-    admin_url: str,
+    job: SparkJob,
     table: str,
     access: CassandraAccess,
     where: str | None,
@@ -213,9 +201,6 @@ def backfill_command(
     rows_per_second: float | None,
     progress_file: str | None,
     dry_run: bool,
-    more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
 ) -> None:
     """Send an event for every row of a table, so that the connector publishes rows that are older than itself.
 
@@ -239,41 +224,37 @@ def backfill_command(
             "does not go with --snapshot initial, which sends nothing if the table was sent once before: leave that out"
         )
         raise ConfigError.of("--rebuild", why)
-    options = read_options(service_url, admin_url, more)
+    options = job.read_options()
     with spark_errors():
         check_backfill(
             options, access, keyspace, name, where=where, tokens=tokens or ALL_TOKENS, events_prefix=events_prefix
         )
     check_broker(options if rebuilt is None else {**options, "topic": rebuilt}, needs_topic=rebuilt is not None)
-    session = open_session(jars, master)
-    try:
-        with spark_errors(), Progress(transient=True, disable=not sys.stderr.isatty()) as display:
-            task = display.add_task(table, total=ranges)
-            shared = SendSettings(
-                ranges=ranges,
-                rows_per_second=rows_per_second,
-                progress_file=progress_file,
-                events_prefix=events_prefix,
-                on_progress=lambda done, ranges, rows: display.update(task, completed=done, total=ranges),
+    with job.session() as session, Progress(transient=True, disable=not sys.stderr.isatty()) as display:
+        task = display.add_task(table, total=ranges)
+        shared = SendSettings(
+            ranges=ranges,
+            rows_per_second=rows_per_second,
+            progress_file=progress_file,
+            events_prefix=events_prefix,
+            on_progress=lambda done, ranges, rows: display.update(task, completed=done, total=ranges),
+        )
+        if snapshot == "initial":
+            report = initial_snapshot(session, options, access, keyspace, name, **shared)
+        elif rebuilt is not None:
+            report = rebuild(session, {**options, "topic": rebuilt}, access, keyspace, name, **shared)
+        else:
+            report = backfill(
+                session,
+                options,
+                access,
+                keyspace,
+                name,
+                where=where,
+                tokens=tokens or ALL_TOKENS,
+                dry_run=dry_run,
+                **shared,
             )
-            if snapshot == "initial":
-                report = initial_snapshot(session, options, access, keyspace, name, **shared)
-            elif rebuilt is not None:
-                report = rebuild(session, {**options, "topic": rebuilt}, access, keyspace, name, **shared)
-            else:
-                report = backfill(
-                    session,
-                    options,
-                    access,
-                    keyspace,
-                    name,
-                    where=where,
-                    tokens=tokens or ALL_TOKENS,
-                    dry_run=dry_run,
-                    **shared,
-                )
-    finally:
-        session.stop()
     if report is None:
         click.echo(f"{table}: sent once before, nothing to do")
     elif dry_run:

@@ -1,38 +1,29 @@
-"""Shared parts of the Spark commands: their options, the session, and the messages for Spark's errors."""
+"""The options that Spark commands share, and the checks of them before Spark starts."""
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce, wraps
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
 from cdc.commands.given_options import refuse_without
 from cdc.commands.spark_folders import local_folder
-from schemas.errors import CdcError, ConfigError
+from schemas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_bridge.jobs.cassandra_rows import CassandraAccess
 
 __all__ = [
     "BROKER_OPTIONS",
-    "JARS_HELP",
     "MORE_OPTIONS",
-    "SESSION_OPTIONS",
     "TOPIC_OPTION",
     "WRITTEN",
-    "SparkJobError",
+    "Command",
+    "as_given",
     "cassandra_options",
     "check_broker",
     "check_mirror",
@@ -43,32 +34,21 @@ __all__ = [
     "has_no_mirror",
     "may_be_iceberg",
     "named",
-    "open_session",
     "optional_cluster_options",
     "read_options",
     "resolved_ms",
-    "spark_errors",
     "together",
 ]
 
-# Java's first compiler alone. In runs of up to 200,000 records the second one takes more time than it saves
-# (docs/spark.md).
-_SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-JARS_HELP: Final = "A jar to use instead of packages; may be given many times."
-_LOCAL: Final = "local[*]"
-_MASTERS: Final = ("local[", "local-cluster[")
 _UNREAD: Final = "unread"
 _OPTIONS_HELP = "An option of the data source cassandra_cdc, NAME=VALUE (docs/spark.md); may be given many times."
 _OF_TABLE: Final = "Table "
 
-_Command: TypeAlias = Callable[..., Any]
+Command: TypeAlias = Callable[..., Any]
+"""A function that click calls with the values of the options."""
 
 
-class SparkJobError(CdcError):
-    """A Spark job ended with an error; the text is Spark's reason in one line."""
-
-
-def together(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Options that several commands share, as one decorator."""
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
@@ -119,28 +99,12 @@ _CASSANDRA_OPTIONS = together(
 MORE_OPTIONS = click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help=_OPTIONS_HELP)
 
 
-def _checked_master(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """Refuse a text that no Spark takes. Spark's script would print a stack trace of Java."""
-    if not text or text in ("local", "yarn") or text.startswith(_MASTERS) or "://" in text:
-        return text
-    raise ConfigError.of("--master", f"{text!r} is no master of Spark, such as local[2], spark://host:7077 or yarn")
-
-
-SESSION_OPTIONS = together(
-    MORE_OPTIONS,
-    click.option("--jars", multiple=True, type=click.Path(path_type=Path, exists=True), help=JARS_HELP),
-    click.option(
-        "--master", callback=_checked_master, help="Spark's master; by default local[*], or that of spark-submit."
-    ),
-)
-
-
-def cassandra_options(command: _Command) -> _Command:
+def cassandra_options(command: Command) -> Command:
     """Add the options for the connection to Cassandra and the table. The command gets the connection as `access`."""
     return _TABLE_OPTION(cluster_options(command))
 
 
-def cluster_options(command: _Command) -> _Command:
+def cluster_options(command: Command) -> Command:
     """Add the options for the connection to Cassandra. The command gets them as `access`."""
     point = click.option(
         *_CONTACT_POINT, required=True, multiple=True, help="A node of Cassandra; may be given many times."
@@ -148,7 +112,7 @@ def cluster_options(command: _Command) -> _Command:
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
 
-def optional_cluster_options(command: _Command) -> _Command:
+def optional_cluster_options(command: Command) -> Command:
     """Add the same options to a command that may run without Cassandra: `access` is None without a contact point."""
     point = click.option(
         *_CONTACT_POINT, multiple=True, help="With --resync: a node of Cassandra; may be given many times."
@@ -156,7 +120,7 @@ def optional_cluster_options(command: _Command) -> _Command:
     return point(_CASSANDRA_OPTIONS(_with_access(command)))
 
 
-def _with_access(command: _Command) -> _Command:
+def _with_access(command: Command) -> Command:
     @wraps(command)
     def with_access(
         *,
@@ -295,7 +259,7 @@ def check_table(access: CassandraAccess, keyspace: str, name: str, options: Mapp
     try:
         table = table_metadata(access, keyspace, name)
     except ConfigError as error:
-        raise _as_given(error) from error
+        raise as_given(error) from error
     if options is None:
         return
     topic = TopicSchemas.fetch(BridgeOptions.from_mapping(options, WRITTEN))
@@ -322,97 +286,6 @@ def resolved_ms(options: Mapping[str, str]) -> int | None:
         return None
 
 
-def open_session(
-    jars: tuple[Path, ...], master: str | None, *, iceberg: bool = False, is_short: bool = False
-) -> SparkSession:
-    """A session with Delta Lake, and with Iceberg if `iceberg`. Raises SparkJobError.
-
-    Under spark-submit, the default of `master` is the one that spark-submit has set. `is_short`: most runs of the
-    command take less than a minute.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkRuntimeError
-
-    from cdc.commands.spark_jars import cached_jars
-    from cdc.commands.spark_log import log_options
-    from spark_bridge import session_builder
-    from spark_bridge.spark_home import configured_elsewhere
-    from spark_bridge.spark_line import LINE
-
-    is_submitted = "SPARK_ENV_LOADED" in os.environ  # spark-submit has set master and jars
-    if not jars and not is_submitted:
-        jars = cached_jars(LINE, delta=True, iceberg=iceberg)
-    builder = session_builder(jars, delta=True, iceberg=iceberg).config("spark.ui.showConsoleProgress", "false")
-    java_options = [] if is_submitted else [*log_options(master or _LOCAL)]
-    if is_short and configured_elsewhere() is None:  # another configuration may have Java options, too
-        java_options.append(_SHORT_RUN)
-    if java_options:
-        builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java_options))
-    if master or not is_submitted:
-        builder = builder.master(master or _LOCAL)
-    try:
-        with _ctrl_c_without_tracebacks():
-            session = builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        java = os.environ.get("JAVA_HOME")
-        where = f"JAVA_HOME is {java}" if java else "JAVA_HOME is not set"
-        text = f"Spark's Java did not start ({where}); install a JDK 17, or set JAVA_HOME to one: {_reason_of(error)}"
-        raise SparkJobError(text) from error
-    except Py4JError as error:  # for example for an invalid master
-        raise SparkJobError(_reason_of(error)) from error
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
-@contextmanager
-def _ctrl_c_without_tracebacks() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt and nothing else, in this context and after it.
-
-    PySpark sets a handler when a session starts. It asks Java to cancel all jobs, on the connection whose answer the
-    interrupted call waits for. So that call ends with an error of py4j, and the command with a wrong reason.
-    """
-    known = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or known is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    logging.disable(logging.CRITICAL)  # py4j logs a traceback for each call that does not return
-    raise KeyboardInterrupt
-
-
-def _as_given(error: ConfigError) -> ConfigError:
+def as_given(error: ConfigError) -> ConfigError:
     """The same error, with the names by which a command gives the arguments of jobs."""
     return ConfigError([replace(each, option=_GIVEN_AS.get(each.option, each.option)) for each in error.problems])
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """Raise a SparkJobError for Spark's errors, and for Java's errors that PySpark passes on unchanged.
-
-    A ConfigError of a job names the option of the command.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except ConfigError as error:
-        raise _as_given(error) from error
-    except (PySparkException, Py4JError) as error:
-        raise SparkJobError(_reason_of(error)) from error
-
-
-def _reason_of(error: Exception) -> str:
-    """One line with the reason: this project's own error in a Python traceback that Spark passes on, else Spark's or
-    Java's first line.
-    """
-    from spark_bridge.errors import reason_of_spark
-
-    return reason_of_spark(str(getattr(error, "java_exception", error)))

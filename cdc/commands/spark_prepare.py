@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cdc.commands.spark_jars import cached_jars
-from cdc.commands.spark_options import JARS_HELP
+from cdc.commands.spark_session import JARS_HELP
 from schemas.errors import ConfigError
 
 __all__ = ["prepare_command"]

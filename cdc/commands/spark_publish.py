@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,17 +12,14 @@ from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_folders import check_writable
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
-    SESSION_OPTIONS,
     TOPIC_OPTION,
     check_broker,
     check_mirror,
     check_topics,
     may_be_iceberg,
-    open_session,
-    read_options,
-    spark_errors,
 )
 from cdc.commands.spark_progress import spark_progress
+from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob
 from cdc.commands.stop_signals import stopped_by_signals
 from spark_bridge.jobs.arguments import MOST_SECONDS
 
@@ -56,8 +52,7 @@ __all__ = ["publish_command"]
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object, and nothing else.")
 def publish_command(
     *,
-    service_url: str,
-    admin_url: str,
+    job: SparkJob,
     topic: str,
     target: str,
     has_rows: bool,
@@ -66,9 +61,6 @@ def publish_command(
     changes_topic: str | None,
     follow: float | None,
     rebuild: bool,
-    more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
     as_json: bool,
 ) -> None:
     """Publish the changes of a mirror to topics for any consumer: each once, in order per key (docs/topics.md).
@@ -87,36 +79,32 @@ def publish_command(
         raise click.UsageError("give --rows, --changes, or both: they say what to publish")
     from spark_bridge.jobs.publish import publish
 
-    options = read_options(service_url, admin_url, more, topic=topic)
+    options = job.read_options(topic=topic)
     check_writable("--target", target)
     check_topics(options)
     check_mirror(target, "--target")
     check_broker(options)
-    session = open_session(jars, master, iceberg=may_be_iceberg(target), is_short=follow is None)
 
     def show(published: str, records: int, epoch: int) -> None:
         if not as_json and (records or follow is None):
             click.echo(f"{published.removeprefix('persistent://')}: {records:,} records, up to epoch {epoch}", err=True)
 
-    try:
-        with (
-            spark_errors(),
-            spark_progress(session, f"publishing {target}"),
-            stopped_by_signals(follow is not None) as stopping,
-        ):
-            summary = publish(
-                session,
-                options,
-                target,
-                topics,
-                rebuild=rebuild,
-                follow_interval_s=follow,
-                stopping=stopping,
-                on_batch=show,
-                on_note=lambda text: click.echo(text, err=True),
-            )
-    finally:
-        session.stop()
+    with (
+        job.session(iceberg=may_be_iceberg(target), is_short=follow is None) as session,
+        spark_progress(session, f"publishing {target}"),
+        stopped_by_signals(follow is not None) as stopping,
+    ):
+        summary = publish(
+            session,
+            options,
+            target,
+            topics,
+            rebuild=rebuild,
+            follow_interval_s=follow,
+            stopping=stopping,
+            on_batch=show,
+            on_note=lambda text: click.echo(text, err=True),
+        )
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(summary)))
     else:

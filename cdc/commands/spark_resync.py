@@ -16,17 +16,14 @@ from cdc.commands.hidden_columns import SOURCE_CONFIG_OPTION, hidden_columns
 from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
-    SESSION_OPTIONS,
     WRITTEN,
     check_broker,
     check_mirror,
     check_table,
     cluster_options,
     may_be_iceberg,
-    open_session,
-    read_options,
-    spark_errors,
 )
+from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob
 from schemas.errors import ConfigError
 from schemas.topics import DEFAULT_DATA_PREFIX, DEFAULT_EVENTS_PREFIX
 
@@ -93,8 +90,7 @@ __all__ = ["report_lines", "resync_command"]
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object, and nothing else.")
 def resync_command(
     *,
-    service_url: str,
-    admin_url: str,
+    job: SparkJob,
     access: CassandraAccess,
     tables: tuple[str, ...],
     topic: str | None,
@@ -107,9 +103,6 @@ def resync_command(
     max_differences: int,
     ranges: int | None,
     rows_per_second: float | None,
-    more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
     as_json: bool,
 ) -> None:
     """Publish again what the open gaps may have lost, and close them.
@@ -134,7 +127,7 @@ def resync_command(
     wrong = [each for each in tables if "." not in each.strip(".")]
     if wrong:
         raise ConfigError.of("--table", f"{wrong[0]!r} is not KEYSPACE.TABLE")
-    options = read_options(service_url, admin_url, more, eventsTopicPrefix=events_prefix)
+    options = job.read_options(eventsTopicPrefix=events_prefix)
     hidden = hidden_columns(source_config)
     # Asked before Spark starts, because the start takes longer than a run with nothing to do.
     gaps = GapsTopic(BridgeOptions.without_topic(options, WRITTEN))
@@ -148,29 +141,25 @@ def resync_command(
         return
     check_mirror(mirror_target)
     check_broker(options, needs_topic=False)
-    session = open_session(jars, master, iceberg=mirror_target is not None and may_be_iceberg(mirror_target))
-    try:
-        with spark_errors():
-            if mirror_target is not None:
-                MirrorTables(session, mirror_target).refuse_none()
-            report = resync(
-                session,
-                options,
-                access,
-                tables=tables or None,
-                mirror_target=mirror_target,
-                data_topic=topic,
-                data_prefix=data_prefix,
-                ranges=ranges,
-                rows_per_second=rows_per_second,
-                margin_s=margin,
-                connector_timeout_s=connector_timeout,
-                max_differences=max_differences,
-                hidden=hidden,
-                on_table=lambda table: click.echo(f"resyncing {table} ...", err=True),
-            )
-    finally:
-        session.stop()
+    with job.session(iceberg=mirror_target is not None and may_be_iceberg(mirror_target)) as session:
+        if mirror_target is not None:
+            MirrorTables(session, mirror_target).refuse_none()
+        report = resync(
+            session,
+            options,
+            access,
+            tables=tables or None,
+            mirror_target=mirror_target,
+            data_topic=topic,
+            data_prefix=data_prefix,
+            ranges=ranges,
+            rows_per_second=rows_per_second,
+            margin_s=margin,
+            connector_timeout_s=connector_timeout,
+            max_differences=max_differences,
+            hidden=hidden,
+            on_table=lambda table: click.echo(f"resyncing {table} ...", err=True),
+        )
     _print(report, as_json=as_json)
     sys.exit(1 if report.left_open else 0)
 

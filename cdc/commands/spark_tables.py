@@ -16,7 +16,6 @@ from cdc.commands.option_types import FiniteRange
 from cdc.commands.spark_folders import check_output, check_writable
 from cdc.commands.spark_options import (
     BROKER_OPTIONS,
-    SESSION_OPTIONS,
     TOPIC_OPTION,
     WRITTEN,
     check_broker,
@@ -25,14 +24,12 @@ from cdc.commands.spark_options import (
     counted,
     may_be_iceberg,
     named,
-    open_session,
     optional_cluster_options,
-    read_options,
     resolved_ms,
-    spark_errors,
     together,
 )
 from cdc.commands.spark_progress import spark_progress
+from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob
 from cdc.commands.stop_signals import stopped_by_signals
 from schemas.errors import ConfigError
 from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS
@@ -170,8 +167,7 @@ def history_command(*, changelog: bool, **given: object) -> None:
 @SESSION_OPTIONS
 def latest_command(
     *,
-    service_url: str,
-    admin_url: str,
+    job: SparkJob,
     topic: str,
     static_columns: str | None,
     as_of: str | None,
@@ -179,9 +175,6 @@ def latest_command(
     output: str | None,
     output_format: str,
     limit: int,
-    more: tuple[str, ...],
-    jars: tuple[Path, ...],
-    master: str | None,
 ) -> None:
     """Print the table as it is now, or as of a time, as JSON lines, or write it into a folder: from the topic, or with a mirror.
 
@@ -203,16 +196,15 @@ def latest_command(
 
     if as_of is not None and parse_time_ms(as_of) is None:
         raise ConfigError.of("--as-of", f"{as_of!r} is no time with its zone, such as 2026-11-21T05:00:00Z")
-    options = read_options(service_url, admin_url, more, topic=topic)
+    options = job.read_options(topic=topic)
     statics = _columns(static_columns)
-    check_output(output, output_format, has_own_jars=bool(jars))
+    check_output(output, output_format, has_own_jars=bool(job.jars))
     check_topics(options)
     check_mirror(target)
     check_broker(options)
-    session = open_session(jars, master, iceberg=target is not None and may_be_iceberg(target), is_short=True)
     lines: list[str] = []
-    try:
-        with spark_errors(), spark_progress(session, f"reading {topic}"):
+    with job.session(iceberg=target is not None and may_be_iceberg(target), is_short=True) as session:
+        with spark_progress(session, f"reading {topic}"):
             complete_until = None if as_of is not None else _complete_read(session, options, target)
             if target is None:
                 rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
@@ -229,8 +221,6 @@ def latest_command(
             click.echo(complete_until, err=True)
         for line in lines:
             click.echo(line)
-    finally:
-        session.stop()
 
 
 TABLE_COMMANDS: Final = (mirror_command, changelog_command, history_command, latest_command)
@@ -241,8 +231,7 @@ TABLE_COMMANDS: Final = (mirror_command, changelog_command, history_command, lat
 class _JobOptions:
     """The values of `_JOB_OPTIONS`."""
 
-    service_url: str
-    admin_url: str
+    job: SparkJob
     topic: str
     target: str
     static_columns: str | None
@@ -251,9 +240,6 @@ class _JobOptions:
     compact: bool
     table_format: TableFormat | None
     rebuild: bool
-    more: tuple[str, ...]
-    jars: tuple[Path, ...]
-    master: str | None
     as_json: bool
 
 
@@ -273,43 +259,37 @@ def _run(
 ) -> None:
     from spark_bridge.jobs.mirror import mirror
 
-    job = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
-    options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": job.topic, **named(job.more)}
-    iceberg = job.table_format == "iceberg" or (job.table_format is None and may_be_iceberg(job.target))
-    asked = {**options, "checkpointLocation": f"{job.target}/checkpoint"}  # as `mirror` sets it
-    check_writable("--target", job.target)
-    check_topics(asked)
-    check_broker(asked)
-    session = open_session(job.jars, job.master, iceberg=iceberg, is_short=job.follow is None)
-    try:
-        is_following = job.follow is not None
-        with (
-            spark_errors(),
-            spark_progress(session, f"mirroring {job.topic}"),
-            stopped_by_signals(is_following) as stopping,
-        ):
-            summary = mirror(
-                session,
-                options,
-                job.target,
-                changelog=changelog,
-                history=history,
-                static_columns=_columns(job.static_columns),
-                follow_interval_s=job.follow,
-                stopping=stopping,
-                tombstone_retention_days=job.tombstone_retention_days,
-                compact=job.compact,
-                table_format=job.table_format,
-                rebuild=job.rebuild,
-                resync_from=healing.access,
-                hidden=healing.hidden,
-                on_batch=lambda counts: None if job.as_json else click.echo(_counts(counts), err=True),
-            )
-    finally:
-        session.stop()
-    click.echo(
-        json.dumps(dataclasses.asdict(summary)) if job.as_json else _summary_text(f"{job.target}/{kept}", summary)
-    )
+    asked = _JobOptions(**given)  # type: ignore[arg-type]  # click has made them what the options say
+    job, target, is_following = asked.job, asked.target, asked.follow is not None
+    options = {"serviceUrl": job.service_url, "adminUrl": job.admin_url, "topic": asked.topic, **named(job.more)}
+    iceberg = asked.table_format == "iceberg" or (asked.table_format is None and may_be_iceberg(target))
+    stored = {**options, "checkpointLocation": f"{target}/checkpoint"}  # as `mirror` sets it
+    check_writable("--target", target)
+    check_topics(stored)
+    check_broker(stored)
+    with (
+        job.session(iceberg=iceberg, is_short=not is_following) as session,
+        spark_progress(session, f"mirroring {asked.topic}"),
+        stopped_by_signals(is_following) as stopping,
+    ):
+        summary = mirror(
+            session,
+            options,
+            target,
+            changelog=changelog,
+            history=history,
+            static_columns=_columns(asked.static_columns),
+            follow_interval_s=asked.follow,
+            stopping=stopping,
+            tombstone_retention_days=asked.tombstone_retention_days,
+            compact=asked.compact,
+            table_format=asked.table_format,
+            rebuild=asked.rebuild,
+            resync_from=healing.access,
+            hidden=healing.hidden,
+            on_batch=lambda counts: None if asked.as_json else click.echo(_counts(counts), err=True),
+        )
+    click.echo(json.dumps(dataclasses.asdict(summary)) if asked.as_json else _summary_text(f"{target}/{kept}", summary))
 
 
 def _summary_text(table: str, summary: MirrorSummary) -> str:

@@ -159,7 +159,8 @@ def trace(
 
 
 def _of_mirrors(config: LineConfig, key: object) -> list[Finding]:
-    from cdc.commands.spark_options import SparkJobError, may_be_iceberg, open_session
+    from cdc.commands.spark_options import may_be_iceberg
+    from cdc.commands.spark_session import SparkJobError, open_session
     from cdc.trace.mirror_row import mirror_row
     from cdc.trace.row_key import RowKey
 

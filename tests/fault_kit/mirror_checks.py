@@ -12,7 +12,7 @@ from typing import Final, Self
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdc.commands.spark_options import open_session
+from cdc.commands.spark_session import open_session
 from schemas.errors import CdcError
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.resolved import mirror_resolved_ms

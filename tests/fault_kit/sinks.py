@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdc.commands.spark_options import open_session
+from cdc.commands.spark_session import open_session
 from schemas.errors import CdcError
 from spark_bridge.jobs.mirror import changelog
 from spark_bridge.jobs.publish import publish

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 # Spark plans a query that takes a minute. The main thread waits for Java's answer.
 _JOB: Final = """
 import click
-from cdc.commands.spark_options import open_session, spark_errors
+from cdc.commands.spark_session import open_session, spark_errors
 from cdc.commands.spark_progress import spark_progress
 from cdc.main import run
 

@@ -115,7 +115,7 @@ def test_a_session_says_nothing_of_reads_that_end_early_and_of_long_plans() -> N
 
 
 _START: Final = """
-from cdc.commands.spark_options import open_session
+from cdc.commands.spark_session import open_session
 
 session = open_session((), "local[1]", is_short=True)
 session.sparkContext.setLogLevel("WARN")

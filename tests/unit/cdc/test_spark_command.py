@@ -21,22 +21,21 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from cdc.commands import spark as verify_module
-from cdc.commands import spark_publish, spark_resync, spark_tables
+from cdc.commands import spark_publish, spark_resync, spark_session, spark_tables
 from cdc.commands.hidden_columns import hidden_columns
 from cdc.commands.spark import spark
 from cdc.commands.spark_folders import check_output, check_writable
 from cdc.commands.spark_jars import _SETS, cached_jars
 from cdc.commands.spark_log import log_options
 from cdc.commands.spark_options import (
-    SESSION_OPTIONS,
-    SparkJobError,
+    BROKER_OPTIONS,
     check_mirror,
     check_table,
     may_be_iceberg,
-    spark_errors,
 )
 from cdc.commands.spark_progress import tasks_text
 from cdc.commands.spark_resync import report_lines
+from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob, SparkJobError, spark_errors
 from cdc.commands.spark_top import summary_lines
 from cdc.sandbox.artifacts import _POMS
 from schemas.cql_type import NativeType
@@ -219,8 +218,8 @@ def test_an_error_of_java_is_one_line(
     def fail(*arguments: object, **more: object) -> None:
         raise error
 
+    monkeypatch.setattr(spark_session, "open_session", lambda *arguments, **more: Session())
     for module in (spark_tables, spark_publish, spark_resync, verify_module):
-        monkeypatch.setattr(module, "open_session", lambda *arguments, **more: Session())
         monkeypatch.setattr(module, "check_topics", lambda options: None, raising=False)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
         monkeypatch.setattr(module, "check_mirror", lambda *asked: None)
@@ -263,8 +262,8 @@ def test_a_session_has_iceberg_where_the_tables_are(
         asked.append(iceberg)
         raise ConfigError.of("session", "is not started by this test")
 
+    monkeypatch.setattr(spark_session, "open_session", session)
     for module in (spark_tables, verify_module):
-        monkeypatch.setattr(module, "open_session", session)
         monkeypatch.setattr(module, "check_topics", lambda options: None)
         monkeypatch.setattr(module, "check_table", lambda *asked: None, raising=False)
         monkeypatch.setattr(module, "check_mirror", lambda target: None)
@@ -718,6 +717,12 @@ def test_a_folder_of_another_file_system_is_left_to_spark(tmp_path: Path, monkey
 
 def test_an_empty_master_is_none_and_those_of_cluster_managers_are_urls() -> None:
     """`--master "$MASTER"` is empty where the variable is not set."""
-    master = SESSION_OPTIONS(click.command()(lambda **given: click.echo(given["master"])))
+
+    @click.command()
+    @BROKER_OPTIONS
+    @SESSION_OPTIONS
+    def command(*, job: SparkJob) -> None:
+        click.echo(job.master)
+
     for text in ("", "local", "local[2]", "yarn", "spark://h:7077", "k8s://https://h", "custom://h"):
-        assert CliRunner().invoke(master, ["--master", text]).output == f"{text}\n"
+        assert CliRunner().invoke(command, [*PULSAR, "--master", text]).output == f"{text}\n"

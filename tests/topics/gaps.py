@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 import pulsar as pulsar_client
@@ -12,7 +14,21 @@ from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, gaps_topic
 from tests.servers.interface import PulsarServer
 
-__all__ = ["gap", "make_gaps_topic", "messages_in", "report_gaps"]
+__all__ = ["GAP", "gap", "make_gaps_topic", "messages_in", "report_gaps"]
+
+GAP: Final = GapRecord(
+    node_id=UUID(int=1),
+    keyspace="shop",
+    table="orders",
+    table_id=UUID(int=2),
+    first_segment_id=10,
+    first_position=0,
+    last_segment_id=12,
+    from_ms=100_000,
+    to_ms=160_000,
+    detected_ms=160_001,
+    reason="gone",
+)
 
 
 def make_gaps_topic(pulsar: PulsarServer, prefix: str) -> None:
@@ -41,17 +57,18 @@ def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> Non
 
 def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) -> GapRecord:
     """A gap of two segments of this node, from `since_ms` (milliseconds since the epoch) until now."""
-    return GapRecord(
+    now_ms = int(time.time() * 1000)
+    return replace(
+        GAP,
         node_id=node,
         keyspace=keyspace,
         table=table,
         table_id=table_id,
         first_segment_id=7,
-        first_position=0,
         last_segment_id=8,
         from_ms=since_ms,
-        to_ms=int(time.time() * 1000),
-        detected_ms=int(time.time() * 1000),
+        to_ms=now_ms,
+        detected_ms=now_ms,
         reason="2 commit log segments went from cdc_raw before they were read to their end",
     )
 

@@ -45,6 +45,7 @@ from schemas.gap_record import GapRecord, encode_gap
 from schemas.resolved import DEAD_LETTERS, NOT_READ, TableResolved
 from schemas.topics import full_topic_name
 from tests.servers.other_user import as_another_user
+from tests.topics.gaps import GAP
 
 _GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
@@ -344,19 +345,7 @@ def test_tables_that_pulsar_does_not_tell_of_have_a_command_as_remedy() -> None:
 
 
 def _gap(table: str) -> GapRecord:
-    return GapRecord(
-        node_id=UUID(int=1),
-        keyspace="shop",
-        table=table,
-        table_id=UUID(int=2),
-        first_segment_id=1,
-        first_position=0,
-        last_segment_id=2,
-        from_ms=None,
-        to_ms=1_795_000_000_000,
-        detected_ms=1_795_000_000_001,
-        reason="2 segments went",
-    )
+    return replace(GAP, table=table, from_ms=None, to_ms=1_795_000_000_000, reason="2 segments went")
 
 
 def test_open_gaps_are_a_failure_with_their_remedy_and_closed_ones_are_not() -> None:

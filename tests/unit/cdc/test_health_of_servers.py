@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from schemas.topics import RESEND_SUBSCRIPTION
 from tests.servers.pages import Page, page, serving
+from tests.topics.gaps import GAP
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
 
@@ -355,19 +357,7 @@ _PEEKED: Final = f"{_GAPS}/subscription/sub/position"
 
 
 def _gap(number: int) -> GapRecord:
-    return GapRecord(
-        node_id=UUID(int=1),
-        keyspace="shop",
-        table=f"t{number}",
-        table_id=UUID(int=2),
-        first_segment_id=1,
-        first_position=0,
-        last_segment_id=2,
-        from_ms=None,
-        to_ms=1_795_000_000_000,
-        detected_ms=1_795_000_000_001,
-        reason="2 segments went",
-    )
+    return replace(GAP, table=f"t{number}", from_ms=None, to_ms=1_795_000_000_000, reason="2 segments went")
 
 
 def _gap_pages(records: Sequence[GapRecord]) -> dict[str, Page]:

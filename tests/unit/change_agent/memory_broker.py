@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -17,8 +18,9 @@ from change_agent.publishing.outgoing import MessageHeader, OutgoingEvent
 from change_agent.publishing.publisher import MutationPublisher
 from schemas.mutation_event import MutationEvent, MutationKind, decode_events
 from schemas.progress_record import UNKNOWN_POSITION, TopicPosition
+from tests.topics.events_topic import wait_until
 
-__all__ = ["HEADERS", "TOPIC_A", "TOPIC_B", "MemoryBroker", "PublisherLine"]
+__all__ = ["HEADERS", "TOPIC_A", "TOPIC_B", "AcknowledgingProducer", "MemoryBroker", "PublisherLine"]
 
 HEADERS = {
     table: MessageHeader(
@@ -137,6 +139,26 @@ class _Producer:
         self._failed = True
 
 
+class AcknowledgingProducer:
+    """A producer that passes each payload to `take`, and acknowledges it at once."""
+
+    last_position = UNKNOWN_POSITION
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+
+    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
+        self._take(payload)
+        on_result(None)
+        return True
+
+    def is_connected(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class PublisherLine:
     """A publisher with a broker. Each published entry gets the next number as its position."""
 
@@ -206,6 +228,24 @@ class PublisherLine:
             self.positions.track([entry])
             events.append(OutgoingEvent(HEADERS[table], event, entry, 100))
         self.publisher.publish(events)
+
+    def start_with_a_held(self) -> None:
+        """Refuse the topic of table a, and start: its ten events are held, and one of table b is published."""
+        self.broker.refused_topics.add(TOPIC_A)
+        self.publisher.start()
+        self.publish("b", 1)
+        self.publish("a", *range(2, 12))
+        wait_until(lambda: self.acknowledged() == 11, "a is held")
+
+    def start_with_a_failing(self, error: str) -> None:
+        """Start and publish an event of each of the tables a and b. Then a's topic fails, and gets ten more events."""
+        self.publisher.start()
+        self.publish("b", 1)
+        self.publish("a", 2)
+        wait_until(lambda: self.acknowledged() == 2, "both topics are open")
+        self.broker.refused_topics.add(TOPIC_A)
+        self.broker.fail_next = [error]
+        self.publish("a", *range(3, 13))
 
     def acknowledged(self) -> int:
         return self.positions.progress()[1].position

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from uuid import UUID
@@ -18,7 +19,7 @@ from change_agent.cdc_raw.segment_key import SegmentKey
 from change_agent.errors import PublishError
 from change_agent.publishing import awaited_clearings
 from change_agent.publishing.awaited_clearings import AwaitedClearings
-from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.event_producers import EventProducer
 from change_agent.publishing.held_events import HeldEvents
 from change_agent.publishing.hold_limits import HoldLimits
 from change_agent.publishing.messages import Packing
@@ -26,12 +27,11 @@ from change_agent.publishing.outgoing import Outgoing
 from change_agent.publishing.publisher import MutationPublisher
 from change_agent.segments import clearings
 from schemas.mutation_event import decode_events
-from schemas.progress_record import UNKNOWN_POSITION
 from schemas.truncation import Truncation
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent
 from tests.topics.events_topic import wait_until
-from tests.unit.change_agent.memory_broker import MemoryBroker
+from tests.unit.change_agent.memory_broker import AcknowledgingProducer, MemoryBroker
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _CLEARING = b"the truncation"
@@ -56,7 +56,8 @@ class _Broker(MemoryBroker):
     def open_clearings(self, topic: str) -> list[EventProducer]:
         if topic in self.refused_topics or self.refuses_clearings:
             raise PublishError(topic, "is refused")
-        return [_ClearingProducer(each) for each in self.stored.setdefault(topic, [[]])]
+        stored = self.stored.setdefault(topic, [[]])
+        return [AcknowledgingProducer(partial(_store_clearing, each)) for each in stored]
 
     def has_topic(self, topic: str) -> bool:
         if topic in self.refused_topics or self.refuses_clearings:
@@ -72,22 +73,8 @@ class _Broker(MemoryBroker):
         return found
 
 
-class _ClearingProducer:
-    last_position = UNKNOWN_POSITION
-
-    def __init__(self, stored: list[bytes]) -> None:
-        self._stored = stored
-
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
-        self._stored.append(_CLEARING)
-        on_result(None)
-        return True
-
-    def is_connected(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """There is nothing to close."""
+def _store_clearing(stored: list[bytes], payload: bytes) -> None:
+    stored.append(_CLEARING)
 
 
 class _PublishingAgent(StagedAgent):
@@ -608,15 +595,12 @@ def test_the_newer_truncation_of_a_table_is_the_last_one(tmp_path: Path) -> None
     sent: list[bytes] = []
     is_sending, may_go_on = Event(), Event()
 
-    class Producer(_ClearingProducer):
-        def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
-            is_sending.set()
-            may_go_on.wait(10)
-            sent.append(payload)
-            on_result(None)
-            return True
+    def take(payload: bytes) -> None:
+        is_sending.set()
+        may_go_on.wait(10)
+        sent.append(payload)
 
-    awaited = AwaitedClearings(tmp_path, lambda _: [Producer([])], Event())
+    awaited = AwaitedClearings(tmp_path, lambda _: [AcknowledgingProducer(take)], Event())
     awaited.add(UUID(int=1), "events-1", b"first", is_late=False)
     is_sending.wait(10)
     awaited.add(UUID(int=1), "events-1", b"second", is_late=False)

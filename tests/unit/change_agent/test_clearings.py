@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -17,15 +18,15 @@ from change_agent.positions.offsets import StoredPositions, StoredSegment
 from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
-from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.event_producers import EventProducer
 from change_agent.schema.table_metadata import KnownTables
 from schemas.mutation_event import CLEARING_SCHEMA_TEXT, Clearing, ClearingKind, MutationEvents, decode_events
-from schemas.progress_record import UNKNOWN_POSITION
 from schemas.truncation import Truncation
 from tests.agent.power_loss import PowerLoss
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import ENTRIES, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.topics.events_topic import wait_until
+from tests.unit.change_agent.memory_broker import AcknowledgingProducer
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _PARTITIONS = 2
@@ -46,29 +47,14 @@ class _ClearingTopics:
         self.opened.append(topic)
         if topic in self.refused:
             raise PublishError(topic, "is refused")
-        return [_Partition(self, number) for number in range(_PARTITIONS)]
+        return [AcknowledgingProducer(partial(self._take, number)) for number in range(_PARTITIONS)]
 
     def has_topic(self, topic: str) -> bool:
         return topic not in self.missing
 
-
-class _Partition:
-    last_position = UNKNOWN_POSITION
-
-    def __init__(self, topics: _ClearingTopics, number: int) -> None:
-        self._topics, self._number = topics, number
-
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
-        assert self._topics.agent is not None
-        self._topics.sent.append((self._number, decode_events(payload, _SCHEMA), len(self._topics.agent.published)))
-        on_result(None)
-        return True
-
-    def is_connected(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def _take(self, partition: int, payload: bytes) -> None:
+        assert self.agent is not None
+        self.sent.append((partition, decode_events(payload, _SCHEMA), len(self.agent.published)))
 
 
 def _start(folder: Path, tables: MemoryTables, topics: _ClearingTopics, *, acknowledges: bool = True) -> StagedAgent:

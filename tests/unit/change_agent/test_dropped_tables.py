@@ -20,12 +20,8 @@ _A = TableOfNode(HEADERS["a"].node_id, HEADERS["a"].table_id)
 
 def _hold(broker: MemoryBroker, folder: Path) -> None:
     """Let a publisher hold ten events of table a, whose topic is refused, and end."""
-    broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, folder, hold_events=5)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.start_with_a_held()
     line.publisher.stop()
     broker.refused_topics.clear()
 
@@ -76,14 +72,10 @@ def test_held_events_of_a_dropped_table_do_not_make_its_topic_again(
 
 def test_a_running_agent_drops_what_it_holds_for_a_table_that_is_dropped(broker: MemoryBroker, tmp_path: Path) -> None:
     """The topic could not be opened. When it and the table are gone, the next attempt does not make it."""
-    broker.refused_topics.add(TOPIC_A)
     is_dropped = False
     dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
     line = PublisherLine(broker, tmp_path, hold_events=5, dropped=dropped)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.start_with_a_held()
     is_dropped = True
     wait_until(lambda: _is_empty(tmp_path), "the file is removed", 20)
     wait_until(lambda: [*line.publisher.statuses] == ["ks.b"], "the topic is given up")
@@ -170,10 +162,7 @@ def test_events_that_come_while_the_node_is_asked_are_looked_at_as_well(broker: 
 def _with_more_than_the_disk_takes(broker: MemoryBroker, folder: Path, dropped: DroppedTables) -> PublisherLine:
     """A publisher that holds ten events of table a on the disk, and has one more in memory."""
     line = PublisherLine(broker, folder, hold_events=5, max_held_bytes=100, dropped=dropped)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.start_with_a_held()
     line.publish("a", 12)
     wait_until(lambda: line.metrics.held_full == 1, "the disk takes no more")
     return line
@@ -181,7 +170,6 @@ def _with_more_than_the_disk_takes(broker: MemoryBroker, folder: Path, dropped: 
 
 def test_events_that_the_disk_has_not_taken_do_not_wait_for_ever(broker: MemoryBroker, tmp_path: Path) -> None:
     """The held events fill their share of the disk, so later ones stay in memory, where they take room from others."""
-    broker.refused_topics.add(TOPIC_A)
     is_dropped = False
     dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
     line = _with_more_than_the_disk_takes(broker, tmp_path, dropped)
@@ -248,13 +236,7 @@ def test_a_thread_that_replaces_a_producer_ends_with_the_topic(broker: MemoryBro
     is_dropped = False
     dropped = DroppedTables(broker.has_topic, lambda tables: is_dropped)
     line = PublisherLine(broker, tmp_path, hold_events=5, dropped=dropped)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", 2)
-    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
-    broker.refused_topics.add(TOPIC_A)
-    broker.fail_next = ["TopicTerminated"]
-    line.publish("a", *range(3, 13))
+    line.start_with_a_failing("TopicTerminated")
     wait_until(lambda: line.acknowledged() == 12, "a is held")
     del broker.stored[TOPIC_A]
     is_dropped = True
@@ -268,7 +250,6 @@ def test_events_that_the_disk_takes_when_others_were_dropped_are_dropped_as_well
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     """The topic was opened before the disk had taken them, and so made again."""
-    broker.refused_topics.add(TOPIC_A)
     is_dropped = False
 
     def have_gone(tables: Collection[TableOfNode]) -> bool:

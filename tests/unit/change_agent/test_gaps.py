@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from uuid import UUID
 
 import pytest
 
@@ -20,29 +19,21 @@ from change_agent.errors import PublishError
 from change_agent.positions.offsets import OffsetStore, StoredPositions
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stop, Stops
-from change_agent.publishing.event_producers import EventProducer, OnResult
+from change_agent.publishing.event_producers import EventProducer
 from change_agent.segments.gap_detector import GapDetector
 from change_agent.segments.gaps import Gap, GapReporter
 from change_agent.segments.unsynced import UnsyncedReading
-from schemas.gap_record import GapRecord, decode_gap, encode_gap, gaps_topic
+from schemas.gap_record import decode_gap, encode_gap, gaps_topic
 from tests.agent.growing_segment import GrowingSegment
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import ENTRIES, GOLDEN, MemoryTables, StagedAgent, payloads, tracked_entries
 from tests.topics.events_topic import wait_until
+from tests.topics.gaps import GAP
+from tests.unit.change_agent.memory_broker import AcknowledgingProducer
 
 _ID = time.time_ns() // 1_000_000 - 10_000
-_RECORD = GapRecord(
-    node_id=UUID(int=1),
-    keyspace="k",
-    table="t",
-    table_id=UUID(int=2),
-    first_segment_id=_ID,
-    first_position=100,
-    last_segment_id=_ID + 3,
-    from_ms=None,
-    to_ms=1_795_000_000_000,
-    detected_ms=1_795_000_000_001,
-    reason="gone",
+_RECORD = replace(
+    GAP, keyspace="k", table="t", first_segment_id=_ID, first_position=100, last_segment_id=_ID + 3, from_ms=None
 )
 
 
@@ -730,7 +721,7 @@ class _Producers:
 
     def open_for(self, topic: str, record_name: str, schema_text: str) -> EventProducer:
         self._refuse(topic)
-        return _Producer(topic, self.sent)
+        return AcknowledgingProducer(lambda payload: self.sent.put((topic, payload)))
 
     def read_all(self, topic: str) -> list[bytes]:
         self._refuse(topic)
@@ -741,22 +732,6 @@ class _Producers:
         self.refusals -= 1
         if self.refusals >= 0:
             raise PublishError(topic, "not now")
-
-
-class _Producer:
-    def __init__(self, topic: str, sent: SimpleQueue[tuple[str, bytes]]) -> None:
-        self._topic, self._sent = topic, sent
-
-    def send(self, payload: bytes, key: str | None, on_result: OnResult) -> bool:
-        self._sent.put((self._topic, payload))
-        on_result(None)
-        return True
-
-    def is_connected(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_gap_is_told_when_the_broker_is_there_and_only_then_done_with(tmp_path: Path) -> None:

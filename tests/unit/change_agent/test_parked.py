@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +29,7 @@ from change_agent.segments.late_events import LateEvents
 from change_agent.segments.unparking import Unparker
 from change_agent.sqlite_file import UnwritableFileError
 from schemas.mutation_event import MutationEvent, MutationEvents, MutationKind, encode_events
+from tests.agent.killed_script import lines_before_kill_9
 from tests.agent.stages import GOLDEN, MemoryTables, payloads
 
 _TABLE = UUID(int=5)
@@ -90,13 +89,7 @@ def test_what_was_saved_survives_kill_9(tmp_path: Path) -> None:
         "                reason='r', payload=b'x' * 1000, parked_at_ms=1))\n"
         "    parked.save(); print(at, flush=True)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(30)]
-        os.kill(process.pid, signal.SIGKILL)
-        said += process.stdout.read().splitlines()
-    count = len([line for line in said if line.strip()])
+    count = lines_before_kill_9(script, tmp_path)
     assert [each.position for each in read_parked(tmp_path)][:count] == list(range(1, count + 1))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
-from uuid import UUID
 
 import pulsar
 import pytest
@@ -24,10 +23,10 @@ from change_agent.positions.positions_copy import PositionsCopy
 from change_agent.positions.published_clearings import PublishedClearings
 from change_agent.positions.segment_ids import SegmentIds
 from change_agent.positions.stops import EVERY_TABLE, Stop, Stops, read_stops, remove_stops
-from schemas.gap_record import GapRecord
 from tests.agent.segment_writer import segment_bytes
 from tests.agent.stages import GOLDEN, MemoryTables, StagedAgent, payloads
 from tests.topics.events_topic import wait_until
+from tests.topics.gaps import GAP
 
 _ID = time.time_ns() // 1_000_000 - 10_000
 _STORED = StoredPositions(segments={7: StoredSegment(position=100)}, finished=SegmentIds.of([5, 6]), until_ms=9)
@@ -453,19 +452,7 @@ def test_a_segment_that_is_read_again_is_not_deleted_because_an_earlier_copy_has
     assert [each in deletable for each in (5, 6, 8)] == [True, False, False]
 
 
-_GAP = GapRecord(
-    node_id=UUID(int=1),
-    keyspace="ks",
-    table="a",
-    table_id=UUID(int=2),
-    first_segment_id=_ID,
-    first_position=0,
-    last_segment_id=_ID,
-    from_ms=None,
-    to_ms=10,
-    detected_ms=11,
-    reason="gone",
-)
+_GAP = replace(GAP, keyspace="ks", table="a", first_segment_id=_ID, last_segment_id=_ID, from_ms=None, to_ms=10)
 
 
 def _stops_of(topic: _Topic) -> Mapping[str, Stop]:

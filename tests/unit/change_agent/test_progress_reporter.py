@@ -31,6 +31,7 @@ from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
 from schemas.table_metadata import TableMetadata
 from tests.topics.events_topic import wait_until
+from tests.topics.gaps import GAP
 
 _NODE = UUID(int=1)
 _LEDGER_5 = (TopicPosition(5, 1),)
@@ -444,19 +445,7 @@ def test_stops_that_root_removed_can_be_read_by_the_agent(tmp_path: Path) -> Non
     assert {each.name: each.stat().st_uid for each in tmp_path.iterdir()} == {"stops.json": 4_242, "stops.lock": 4_242}
 
 
-_GAP = GapRecord(
-    node_id=UUID(int=1),
-    keyspace="ks",
-    table="a",
-    table_id=UUID(int=2),
-    first_segment_id=1,
-    first_position=0,
-    last_segment_id=2,
-    from_ms=None,
-    to_ms=10,
-    detected_ms=11,
-    reason="gone",
-)
+_GAP = replace(GAP, keyspace="ks", table="a", first_segment_id=1, last_segment_id=2, from_ms=None, to_ms=10)
 
 
 def test_a_stop_of_gaps_goes_when_all_of_them_are_closed(tmp_path: Path) -> None:

@@ -29,13 +29,7 @@ def held(tmp_path: Path) -> Path:
 def _blocked_line(broker: MemoryBroker, held: Path) -> PublisherLine:
     """Return a publisher with one acknowledged event of table a. A message of a has failed, and later events wait."""
     line = PublisherLine(broker, held, hold_events=5, max_events=4)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", 2)
-    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
-    broker.refused_topics.add(TOPIC_A)
-    broker.fail_next = ["Timeout"]
-    line.publish("a", *range(3, 13))
+    line.start_with_a_failing("Timeout")
     wait_until(lambda: line.write_failures() > 0, "the disk refuses")
     line.publish("a", 13, 14)
     return line
@@ -86,12 +80,8 @@ def test_new_events_do_not_go_to_a_file_that_is_on_its_way(broker: MemoryBroker,
 
     New events follow when the file is acknowledged.
     """
-    broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path, hold_events=5)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
+    line.start_with_a_held()
     broker.holds_back = True
     broker.refused_topics.clear()
     wait_until(lambda: len(broker.held) == 1, "the file is sent")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,17 +25,6 @@ def _line_without_a_disk(broker: MemoryBroker, held: Path) -> PublisherLine:
     line.publisher.start()
     line.publish("b", 1)
     line.publish("a", *range(2, 12))
-    return line
-
-
-def _line_with_held_events(broker: MemoryBroker, folder: Path, **limits: Any) -> PublisherLine:
-    """A publisher with ten held events of the refused table a, and one published event of table b."""
-    broker.refused_topics.add(TOPIC_A)
-    line = PublisherLine(broker, folder, hold_events=5, **limits)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11, "a is held")
     return line
 
 
@@ -61,12 +49,9 @@ def test_a_table_that_cannot_be_published_is_held_on_disk_so_that_others_find_ro
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     """Held events are durable, so the log does not wait for them. They are sent first, and in order."""
-    broker.refused_topics.add(TOPIC_A)
     line = PublisherLine(broker, tmp_path, hold_events=5, max_events=4)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", *range(2, 12))
-    wait_until(lambda: line.acknowledged() == 11 and _held(tmp_path) == ["ks.a.events"], "a is held")
+    line.start_with_a_held()
+    assert _held(tmp_path) == ["ks.a.events"]
     line.publish("a", 12)
     line.publish("b", 13)
     wait_until(lambda: line.acknowledged() == 13, "the log goes on")
@@ -116,12 +101,8 @@ def test_what_the_disk_refused_to_hold_is_sent_in_order_when_its_topic_opens_fir
 
 def test_what_an_earlier_process_held_is_published_first(broker: MemoryBroker, tmp_path: Path) -> None:
     """The next start sends the file before new events from the log."""
-    broker.refused_topics.add(TOPIC_A)
     first = PublisherLine(broker, tmp_path, hold_events=5)
-    first.publisher.start()
-    first.publish("b", 1)
-    first.publish("a", *range(2, 12))
-    wait_until(lambda: first.acknowledged() == 11, "a is held")
+    first.start_with_a_held()
     first.publisher.stop()
     broker.refused_topics.clear()
     second = PublisherLine(broker, tmp_path, hold_events=5)
@@ -137,13 +118,7 @@ def test_a_topic_that_fails_in_mid_stream_is_held_with_what_was_on_its_way(
 ) -> None:
     """Unacknowledged, waiting and new events are all held in order, and published in order."""
     line = PublisherLine(broker, tmp_path, hold_events=5)
-    line.publisher.start()
-    line.publish("b", 1)
-    line.publish("a", 2)
-    wait_until(lambda: line.acknowledged() == 2, "both topics are open")
-    broker.refused_topics.add(TOPIC_A)
-    broker.fail_next = ["Timeout"]
-    line.publish("a", *range(3, 13))
+    line.start_with_a_failing("Timeout")
     wait_until(lambda: line.acknowledged() == 12, "a is held")
     line.publish("a", 13)
     wait_until(lambda: line.acknowledged() == 13, "more of it is held")
@@ -171,7 +146,8 @@ def test_when_the_disk_has_its_share_nothing_more_is_held(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """More events wait in memory, and finally the reader waits."""
-    line = _line_with_held_events(broker, tmp_path, max_held_bytes=100)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_held_bytes=100)
+    line.start_with_a_held()
     line.publish("a", 12)
     time.sleep(0.3)
     assert line.acknowledged() == 11
@@ -228,7 +204,8 @@ def test_held_events_that_were_damaged_on_disk_are_told_and_the_others_are_publi
 
 def test_held_events_that_go_bad_while_the_agent_runs_cost_no_others(broker: MemoryBroker, tmp_path: Path) -> None:
     """The file was intact when it was written. Later messages are sent, and the file is kept and reported."""
-    line = _line_with_held_events(broker, tmp_path, max_events=1)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_events=1)
+    line.start_with_a_held()
     path = tmp_path / "ks.a.events"
     content = bytearray(path.read_bytes())
     # Damage the message of position 5.
@@ -286,7 +263,8 @@ def test_no_held_event_is_sent_to_a_topic_that_is_gone(broker: MemoryBroker, tmp
 
     The rest stays in the file.
     """
-    line = _line_with_held_events(broker, tmp_path, max_events=1, check_s=0.1, answer_s=1_000.0)
+    line = PublisherLine(broker, tmp_path, hold_events=5, max_events=1, check_s=0.1, answer_s=1_000.0)
+    line.start_with_a_held()
     broker.holds_back = True
     broker.refused_topics.clear()
     wait_until(lambda: line.publisher.statuses["ks.a"].is_usable, "the first message of the file is sent")
@@ -310,7 +288,8 @@ def test_a_held_topic_gets_new_producers_for_those_that_do_not_connect_again(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     """The topic opens, and loses its connections before the file is sent."""
-    line = _line_with_held_events(broker, tmp_path)
+    line = PublisherLine(broker, tmp_path, hold_events=5)
+    line.start_with_a_held()
     broker.connected = False
     broker.refused_topics.clear()
     wait_until(lambda: broker.opened == 2, "it is opened")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from schemas.cql_type import UserType
 from schemas.errors import ConfigError
 from schemas.system_schema import Row, SystemSchema, tables_of
 from schemas.table_metadata import TableMetadata
+from tests.agent.killed_script import lines_before_kill_9
 
 _NODE = UUID(int=9)
 _OLD, _NEW, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -544,13 +544,7 @@ def test_what_was_added_survives_kill_9(tmp_path: Path) -> None:
         "                        columns=(key,), removed=frozenset(), dropped_columns=())\n"
         "    history.note(SchemaChange(tables=(table,), types=()), 1, at); print(at, flush=True)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as process:
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(30)]
-        os.kill(process.pid, signal.SIGKILL)
-        said += process.stdout.read().splitlines()
-    count = len([line for line in said if line.strip()])
+    count = lines_before_kill_9(script, tmp_path)
     history = _reopened(tmp_path)
     assert {UUID(int=at) for at in range(1, count + 1)} <= set(history.tables)
     history.close()

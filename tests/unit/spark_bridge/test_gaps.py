@@ -5,31 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from uuid import UUID
 
 import pulsar
 import pytest
 
-from schemas.gap_record import GapRecord, encode_gap
+from schemas.gap_record import encode_gap
 from spark_bridge.topics.gaps import GapsTopic
 from tests.servers.http_brokers import broker, owner_of_all
+from tests.topics.gaps import GAP
 from tests.unit.spark_bridge.test_admin import options
 
 _LEDGER = 7
-_GAP = GapRecord(
-    node_id=UUID(int=1),
-    keyspace="shop",
-    table="orders",
-    table_id=UUID(int=2),
-    first_segment_id=10,
-    first_position=0,
-    last_segment_id=12,
-    from_ms=100_000,
-    to_ms=160_000,
-    detected_ms=160_001,
-    reason="gone",
-)
-_GAPS = [replace(_GAP, first_segment_id=each, last_segment_id=each) for each in (10, 20, 30)]
+_GAPS = [replace(GAP, first_segment_id=each, last_segment_id=each) for each in (10, 20, 30)]
 
 
 class Topic:
@@ -78,9 +65,9 @@ def test_messages_that_are_no_gap_records_are_counted_if_they_are_not_acknowledg
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They hide no gap."""
-    payloads = [b"foreign", b"foreign", encode_gap(_GAP)]
+    payloads = [b"foreign", b"foreign", encode_gap(GAP)]
     monkeypatch.setattr("spark_bridge.topics.gaps.open_client", lambda options: Topic(payloads))
     stats = {"ledgers": [], "cursors": {"sub": {"markDeletePosition": f"{_LEDGER}:0"}}, "partitions": 0}
     with broker(owner_of_all(stats)) as server:
         topic = GapsTopic(options(server))
-        assert (topic.open_gaps(), topic.foreign_messages) == ([_GAP], 1)
+        assert (topic.open_gaps(), topic.foreign_messages) == ([GAP], 1)

@@ -17,32 +17,20 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, RawRow
 from spark_bridge.jobs.resync_plan import Fate, fate_of, needs_no_event, plan_of
 from spark_bridge.jobs.time_spans import TimeSpan, is_within, merged
+from tests.topics.gaps import GAP
 
 _NODE, _TABLE, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
-_GAP = GapRecord(
-    node_id=_NODE,
-    keyspace="shop",
-    table="orders",
-    table_id=_TABLE,
-    first_segment_id=10,
-    first_position=0,
-    last_segment_id=12,
-    from_ms=100_000,
-    to_ms=160_000,
-    detected_ms=160_001,
-    reason="gone",
-)
 
 
 def test_windows_of_a_table_are_merged_and_closed_gaps_have_none() -> None:
     """Windows of all nodes are merged; the margin is added on both sides, and may join windows."""
-    later = replace(_GAP, node_id=_OTHER, first_segment_id=20, last_segment_id=21, from_ms=165_000, to_ms=170_000)
-    far = replace(_GAP, first_segment_id=30, last_segment_id=30, from_ms=900_000, to_ms=900_000)
-    closed = replace(_GAP, first_segment_id=40, last_segment_id=40, from_ms=None)
-    parts = replace(_GAP, table="parts", from_ms=None)
-    sent = [_GAP, parts, later, far, closed, closed.closed(1, "sent")]
+    later = replace(GAP, node_id=_OTHER, first_segment_id=20, last_segment_id=21, from_ms=165_000, to_ms=170_000)
+    far = replace(GAP, first_segment_id=30, last_segment_id=30, from_ms=900_000, to_ms=900_000)
+    closed = replace(GAP, first_segment_id=40, last_segment_id=40, from_ms=None)
+    parts = replace(GAP, table="parts", from_ms=None)
+    sent = [GAP, parts, later, far, closed, closed.closed(1, "sent")]
     orders, of_parts = plan_of(open_gaps(decode_gap(encode_gap(each)) for each in sent), margin_ms=5_000)
-    assert (orders.name, orders.gaps) == ("shop.orders", (_GAP, later, far))
+    assert (orders.name, orders.gaps) == ("shop.orders", (GAP, later, far))
     assert orders.spans == ((95_000_000, 175_000_999), (895_000_000, 905_000_999))
     assert (of_parts.name, of_parts.spans) == ("shop.parts", ((-(2**62), 165_000_999),))
     assert orders.only([far], 0).spans == ((900_000_000, 900_000_999),)
@@ -63,14 +51,14 @@ def test_a_row_without_a_write_time_is_in_no_window() -> None:
 @pytest.mark.parametrize(
     ("gap", "table_id", "fate"),
     [
-        (_GAP, _TABLE, Fate.RESYNC),
-        (replace(_GAP, node_id=_OTHER), _TABLE, Fate.RESYNC),
-        (replace(_GAP, table_id=UUID(int=0)), _TABLE, Fate.RESYNC),
-        (_GAP, _OTHER, Fate.MADE_AGAIN),
-        (_GAP, None, Fate.DROPPED),
-        (replace(_GAP, table_id=UUID(int=0)), None, Fate.DROPPED),
-        (replace(_GAP, node_id=_OTHER), None, Fate.OTHER_CLUSTER),
-        (replace(_GAP, node_id=_OTHER), _OTHER, Fate.OTHER_CLUSTER),
+        (GAP, _TABLE, Fate.RESYNC),
+        (replace(GAP, node_id=_OTHER), _TABLE, Fate.RESYNC),
+        (replace(GAP, table_id=UUID(int=0)), _TABLE, Fate.RESYNC),
+        (GAP, _OTHER, Fate.MADE_AGAIN),
+        (GAP, None, Fate.DROPPED),
+        (replace(GAP, table_id=UUID(int=0)), None, Fate.DROPPED),
+        (replace(GAP, node_id=_OTHER), None, Fate.OTHER_CLUSTER),
+        (replace(GAP, node_id=_OTHER), _OTHER, Fate.OTHER_CLUSTER),
     ],
 )
 def test_a_gap_closes_without_a_row_only_where_its_rows_are_surely_gone(

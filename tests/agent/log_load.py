@@ -1,27 +1,25 @@
-"""A load of all kinds of changes on a node with kept segments, and these changes as judge and topics show them."""
+"""A load of all kinds of changes on a node, and these changes as judge and topics show them."""
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable, ResponseFuture, Session
 
+from tests.servers.background import Background
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 __all__ = [
     "TABLES",
     "Change",
     "LogLoad",
-    "SegmentKeeper",
     "change_of",
     "changes_of",
     "create_tables",
+    "published_in_order",
     "wait_for_the_end",
 ]
 
@@ -48,46 +46,15 @@ def create_tables(session: Session, keyspace: str) -> None:
         session.execute(f"CREATE TABLE {keyspace}.{definition} WITH cdc = true")
 
 
-class SegmentKeeper:
-    """Keeps a hard link to each segment in `cdc_raw`, so that the segment stays when it is deleted there."""
-
-    def __init__(self, cdc_raw: Path, folder: Path) -> None:
-        self._cdc_raw, self.folder = cdc_raw, folder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        folder.mkdir()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            self.keep()
-
-    def keep(self) -> None:
-        """Link the new segments once."""
-        for path in self._cdc_raw.glob("*.log"):
-            kept = self.folder / path.name
-            if not kept.exists():
-                with suppress(FileNotFoundError):
-                    kept.hardlink_to(path)
-
-
-class LogLoad:
+class LogLoad(Background):
     """Inserts, updates, deletes and batches of several tables: some hundred mutations a second, until stopped.
 
     With `node_may_go`, failed writes are not errors, because the node is killed meanwhile.
     """
 
     def __init__(self, session: Session, keyspace: str, seed: int, *, node_may_go: bool = False) -> None:
+        super().__init__("load")
         self._session, self._random = session, random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self._failure: BaseException | None = None
         self.answered = 0
         """Number of writes that the node has acknowledged."""
@@ -106,13 +73,8 @@ class LogLoad:
             ' INSERT INTO {k}."Mixed" ("Pk", "Ck", "V") VALUES (?, \'b\', ?) APPLY BATCH'
         )
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._end()
         assert self._failure is None, self._failure
 
     def wait_for(self, answers: int) -> None:
@@ -186,3 +148,19 @@ def wait_for_the_end(session: Session, topics: dict[str, EventsTopic]) -> None:
             lambda topic=topic: any(each.event.partition_key == b"\xff" * 4 for each in topic.read()),  # type: ignore[misc]
             f"the last row of {table} is on its topic",
         )
+
+
+def published_in_order(topics: dict[str, EventsTopic]) -> list[tuple[str, TopicEvent]]:
+    """Read and close the topics of these tables. Check that each partition has its events in the order of the log.
+
+    Copies of events may come later.
+    """
+    published = [(table, each) for table, topic in topics.items() for each in topic.read()]
+    for topic in topics.values():
+        topic.close()
+    first_seen: dict[tuple[str, int], dict[tuple[int, int, int], None]] = {}
+    for table, each in published:
+        first_seen.setdefault((table, each.partition), {})[each.place[1:]] = None
+    for places in first_seen.values():
+        assert list(places) == sorted(places)
+    return published

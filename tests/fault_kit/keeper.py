@@ -4,11 +4,12 @@ deleted."""
 from __future__ import annotations
 
 import shutil
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
+
+from tests.servers.background import Background
 
 __all__ = ["KeptSchema", "SegmentKeeper"]
 
@@ -23,26 +24,17 @@ class KeptSchema:
     newest_segment: str
 
 
-class SegmentKeeper:
+class SegmentKeeper(Background):
     """Watches the folders of a run's nodes. `segments` and `schemas` return what it has kept of a node."""
 
     def __init__(self, nodes: dict[int, tuple[Path, Path]], folder: Path) -> None:
         """`nodes`: number -> its `cdc_raw` and its data folder."""
+        super().__init__("keeper")
         self._nodes = nodes
         self._folder = folder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._schemas: dict[int, list[KeptSchema]] = {number: [] for number in nodes}
         for number in nodes:
             (folder / f"segments-{number}").mkdir(parents=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def segments(self, node: int) -> list[Path]:
         """All segments of a node, oldest first."""

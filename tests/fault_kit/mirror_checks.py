@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -17,6 +15,7 @@ from schemas.errors import CdcError
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.resolved import mirror_resolved_ms
 from tests.fault_kit.ticks import Ticks
+from tests.servers.background import Background
 
 __all__ = ["MirrorChecks", "MirrorReport"]
 
@@ -42,29 +41,18 @@ class MirrorReport:
         )
 
 
-class MirrorChecks:
+class MirrorChecks(Background):
     """Runs the mirror and its checks in a thread. Use it in a `with` block."""
 
     def __init__(self, options: dict[str, str], target: Path, ticks: Ticks, say: Callable[[str], None]) -> None:
+        super().__init__("mirror")
         self._options: Final = options
         self._target: Final = str(target)
         self._ticks: Final = ticks
         self._say: Final = say
-        self._stop: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._values_before: dict[int, int] | None = None
         """What the table had after the run before; None before the first check."""
         self.report: Final = MirrorReport()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         session = open_session((), None)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from cassandra import ConsistencyLevel, DriverException
 from cassandra.cluster import ExecutionProfile, NoHostAvailable, ResponseFuture
@@ -19,6 +19,7 @@ from cassandra.protocol import ErrorMessage
 from tests.fault_kit.contact import Contact
 from tests.fault_kit.sessions import open_session
 from tests.fault_kit.statements import Statement, StatementWriter
+from tests.servers.background import Background
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -38,7 +39,7 @@ Failures = (DriverException, NoHostAvailable, ConnectionException, NoConnections
 example when two nodes do not know whether a lease was written."""
 
 
-class Workload:
+class Workload(Background):
     """Writes `rate` statements a second in a thread, while its `with` block runs or until `finish`.
 
     Statements may fail. The outcome of a statement without an answer is not known; the final SELECT shows it.
@@ -53,27 +54,18 @@ class Workload:
         rate: float,
         before_drop: Callable[[], None],
     ) -> None:
+        super().__init__("workload")
         self._contact = contact
         self._writer = writer
         self._rate = rate
         self._before_drop = before_drop
-        self._stop = threading.Event()
         self._paused = threading.Event()
         self._burst = 0
         self._answered = 0
-        self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
         self._failure: BaseException | None = None
         self.sent = 0
         self.failed = 0
         self.schema_changes = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def failure(self) -> BaseException | None:
@@ -94,8 +86,7 @@ class Workload:
 
     def finish(self) -> None:
         """End the load. Raises the error that ended the thread early."""
-        self._stop.set()
-        self._thread.join()
+        self._end()
         if self._failure is not None:
             raise self._failure
 

@@ -45,7 +45,7 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
     session.execute("CREATE TABLE line_3_11.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
     agent = AgentProcess.for_node(node, pulsar, tmp_path, segmentRotationIntervalMs=1_000)
     agent.start()
-    with EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic("line_3_11", "t")) as topic:
+    with EventsTopic(pulsar, events_topic("line_3_11", "t")) as topic:
         for pk in range(50):
             session.execute("INSERT INTO line_3_11.t (pk, ck, v) VALUES (%s, 0, 'x')", (pk,))
         session.execute("DELETE FROM line_3_11.t WHERE pk = 7 AND ck = 0")

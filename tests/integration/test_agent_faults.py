@@ -6,11 +6,9 @@ These tests stop servers, so they have their own.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 from cassandra.cluster import Session
@@ -22,6 +20,7 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
 from tests.fixtures.agent import TopicOf
+from tests.servers.background import Background
 from tests.servers.cassandra_session import cluster_of
 from tests.topics.agent_table import log_from_now
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
@@ -93,22 +92,13 @@ def _keys(events: list[TopicEvent]) -> list[int]:
     return sorted(int.from_bytes(each.event.partition_key, "big", signed=True) for each in events)
 
 
-class _Writer:
+class _Writer(Background):
     """Writes rows one after the other until it is stopped."""
 
     def __init__(self, session: Session, table: str) -> None:
+        super().__init__("writer")
         self._session, self._table = session, table
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.written = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         insert = self._session.prepare(f"INSERT INTO {self._table} (pk, v) VALUES (?, ?)")
@@ -282,7 +272,7 @@ def test_the_agent_of_a_table_with_one_event_a_message_gives_the_rows_key(
     keyed.start()
     _write(session, table, range(20))
     pulsar = servers.pulsar
-    with EventsTopic(pulsar.service_url, pulsar.admin_url, f"persistent://public/default/keyed-{table}") as topic:
+    with EventsTopic(pulsar, f"persistent://public/default/keyed-{table}") as topic:
         events = topic.wait_for(20)
         assert topic.messages == len(events)
         [first] = [each for each in events if each.event.partition_key == b"\0\0\0\1"]
@@ -311,7 +301,7 @@ def test_an_agent_that_may_not_create_topics_waits_for_them(
     topic = f"{pulsar.admin_url}/admin/v2/persistent/public/default/modest-{table}"
     rest().put(f"{topic}/partitions", json=2).raise_for_status()
     rest().put(f"{topic}/subscription/mine").raise_for_status()
-    with EventsTopic(pulsar.service_url, pulsar.admin_url, f"persistent://public/default/modest-{table}") as events:
+    with EventsTopic(pulsar, f"persistent://public/default/modest-{table}") as events:
         assert _keys(events.wait_for(20)) == list(range(20))
         assert {each.partition for each in events.events} == {0, 1}
     assert modest.stop() == 0

@@ -24,8 +24,17 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.topics import events_topic
-from tests.agent.log_load import TABLES, LogLoad, SegmentKeeper, change_of, changes_of, create_tables, wait_for_the_end
+from tests.agent.log_load import (
+    TABLES,
+    LogLoad,
+    change_of,
+    changes_of,
+    create_tables,
+    published_in_order,
+    wait_for_the_end,
+)
 from tests.commitlog_oracle.oracle import CommitLogOracle
+from tests.fault_kit.keeper import SegmentKeeper
 from tests.servers.cassandra_session import cluster_of
 from tests.topics.agent_table import wait_for_metrics
 from tests.topics.events_topic import EventsTopic, wait_until
@@ -64,11 +73,6 @@ def _completed_with(cdc_raw: Path, value: str) -> list[Path]:
     return [each for each in logs if value.encode() in each.read_bytes()]
 
 
-def _topic(servers: Sandbox, keyspace: str, table: str) -> EventsTopic:
-    pulsar = servers.pulsar
-    return EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(keyspace, table))
-
-
 def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_read_it(
     servers: Sandbox, session: Session, agent: AgentProcess
 ) -> None:
@@ -79,7 +83,7 @@ def test_a_backlog_arrives_whole_when_cassandra_restarts_before_the_agent_has_re
     servers.node.stop()
     agent.start()
     servers.node.start()
-    with _topic(servers, "backlog", "plain") as topic:
+    with EventsTopic(servers.pulsar, events_topic("backlog", "plain")) as topic:
         topic.wait_for_rows(5_000)
         keys = {int.from_bytes(each.event.partition_key, "big") for each in topic.events}
     assert keys == set(range(5_000))
@@ -94,7 +98,10 @@ def test_a_table_with_a_mixed_case_key_stops_no_other_table(
     create_tables(session, "mixed")
     session.execute("""INSERT INTO mixed."Mixed" ("Pk", "Ck", "V") VALUES (1, 'A', 'v')""")
     session.execute("INSERT INTO mixed.plain (pk, v) VALUES (1, 'v')")
-    with _topic(servers, "mixed", "Mixed") as mixed, _topic(servers, "mixed", "plain") as plain:
+    with (
+        EventsTopic(servers.pulsar, events_topic("mixed", "Mixed")) as mixed,
+        EventsTopic(servers.pulsar, events_topic("mixed", "plain")) as plain,
+    ):
         [event] = mixed.wait_for(1)
         assert json.loads(event.message.key_schema)["fields"][0]["name"] == "Pk"
         assert len(plain.wait_for(1)) == 1
@@ -128,7 +135,7 @@ def test_a_segment_that_cannot_be_read_is_kept_and_told(
     wait_until(kept.exists, "the segment is set aside")
     assert kept.read_bytes() == bytes(content)
     assert segment.name in agent.log.read_text()
-    with _topic(servers, "damaged", "plain") as topic:
+    with EventsTopic(servers.pulsar, events_topic("damaged", "plain")) as topic:
         topic.wait_for_rows(4_501)
         wait_for_metrics(agent, "the others go on", lag_bytes=0, inflight_events=0)
         lost = 6_000 - len({each.event.partition_key for each in topic.read()})
@@ -147,7 +154,7 @@ def test_after_many_kills_under_load_the_events_are_what_cassandra_itself_reads(
     rng = random.Random(seed)
     least_changes = 2_000 if is_extended else 500
     agent.stop()
-    with SegmentKeeper(servers.node.cdc_raw, tmp_path / "kept") as keeper:
+    with SegmentKeeper({1: (servers.node.cdc_raw, servers.node.data_dir)}, tmp_path / "kept") as keeper:
         create_tables(session, "kills")
         with LogLoad(session, "kills", seed) as load:
             for _ in range(_EXTENDED_KILLS if is_extended else _KILLS):
@@ -160,23 +167,16 @@ def test_after_many_kills_under_load_the_events_are_what_cassandra_itself_reads(
                 agent.kill()
             load.wait_for(least_changes)
         agent.start()
-        topics = {table: _topic(servers, "kills", table) for table in TABLES}
+        topics = {table: EventsTopic(servers.pulsar, events_topic("kills", table)) for table in TABLES}
         wait_for_the_end(session, topics)
         wait_for_metrics(agent, "everything that was synced is acknowledged", lag_bytes=0, inflight_events=0)
     servers.node.drain()
     servers.node.kill()
-    published = [(table, each) for table, topic in topics.items() for each in topic.read()]
-    for topic in topics.values():
-        topic.close()
-    judge = CommitLogOracle("5.0", tmp_path).read(sorted(keeper.folder.glob("*.log")), servers.node.folder)
+    published = published_in_order(topics)
+    judge = CommitLogOracle("5.0", tmp_path).read(keeper.segments(1), servers.node.folder)
     assert judge.errors == []
     expected = {change for line in judge.lines for change in changes_of("kills", json.loads(line))}
     found = Counter(change_of(table, each) for table, each in published)
     print(f"{len(expected)} changes, {found.total() - len(found)} came twice")
     assert len(expected) > least_changes
     assert (expected - set(found), set(found) - expected) == (set(), set())
-    for table in TABLES:
-        for partition in range(4):
-            of_partition = [each for name, each in published if (name, each.partition) == (table, partition)]
-            first_seen = list(dict.fromkeys(each.place[1:] for each in of_partition))
-            assert first_seen == sorted(first_seen)

@@ -93,7 +93,7 @@ def test_the_topic_of_a_table_that_was_dropped_while_the_agent_was_down_is_not_m
         cql.execute(f"CREATE TABLE {keyspace}.{name} (pk int PRIMARY KEY, v int) WITH cdc = true")
     _insert(cql, keyspace, 0, 3)
     topic = events_topic(keyspace, "t")
-    with EventsTopic(pulsar.service_url, pulsar.admin_url, topic) as found:
+    with EventsTopic(pulsar, topic) as found:
         found.wait_for_rows(3)
     url = f"{pulsar.admin_url}/admin/v2/{topic.replace('://', '/')}/partitions"
     assert agent.stop() == 0
@@ -123,7 +123,7 @@ def test_earlier_versions_of_cassandra_note_truncations_alike(
     with (
         Sandbox(SandboxOptions(cassandra=version, pulsar=False, commitlog_sync_ms=100)) as running,
         cluster_of(running.node) as cluster,
-        EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic(keyspace, "t")) as topic,
+        EventsTopic(pulsar, events_topic(keyspace, "t")) as topic,
     ):
         cql = cluster.connect()
         cql.execute(

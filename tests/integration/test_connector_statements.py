@@ -73,7 +73,7 @@ def _subscription(data_format: str) -> str:
 def _wait_for_the_repeated_event(pulsar: PulsarServer) -> None:
     """Wait until each connector has acknowledged the repeated event: after the truncation its row would be gone."""
     topic = events_topic("ks2", "sem")
-    with EventsTopic(pulsar.service_url, pulsar.admin_url, topic) as events:
+    with EventsTopic(pulsar, topic) as events:
         wait_until(
             lambda: sum(each.event.partition_key == b"same" for each in events.read()) >= 2, "the repeated event"
         )

@@ -102,7 +102,7 @@ def test_what_cassandra_holds_is_what_spark_shows(
         cql.execute(statement)
     for table, events in ((wide, 33), (plain, 5)):
         topic = events_topic(*table.split("."))
-        with EventsTopic(pulsar.service_url, pulsar.admin_url, topic) as published:
+        with EventsTopic(pulsar, topic) as published:
             published.wait_for(events)
         wait_until_acknowledged(topic, pulsar.admin_url)
     assert differences(wide, ["pk", "ck"], cassandra_rows(cql, wide), spark_rows(wide)) == []
@@ -210,7 +210,7 @@ def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connecto
         assert sorted(record.key["id"] for record in topic.wait_for(300)) == list(range(300))
         update = cql.prepare("UPDATE k.t SET v = ? WHERE id = ?")
         execute_concurrent_with_args(cql, update, [("updated", i) for i in range(100)])
-        with EventsTopic(pulsar.service_url, pulsar.admin_url, events_topic("k", "t")) as events:
+        with EventsTopic(pulsar, events_topic("k", "t")) as events:
             found = events.wait_for(800)
         wait_until_acknowledged(events_topic("k", "t"), pulsar.admin_url)
         records = topic.wait_for(400)

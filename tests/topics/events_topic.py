@@ -20,6 +20,7 @@ from schemas.mutation_event import (
     MutationEvents,
     decode_events,
 )
+from tests.servers.interface import PulsarServer
 
 __all__ = ["EventsTopic", "TopicEvent", "partitions_of", "wait_until"]
 
@@ -63,11 +64,11 @@ class TopicEvent:
 class EventsTopic:
     """The events of a topic that were read so far, in the order of each partition. Close it, or use a `with` block."""
 
-    def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
+    def __init__(self, server: PulsarServer, topic: str) -> None:
         self.topic = topic
-        self._admin_url = admin_url
+        self._admin_url = server.admin_url
         self._client = pulsar.Client(
-            service_url,
+            server.service_url,
             operation_timeout_seconds=_OPERATION_TIMEOUT_S,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )

@@ -100,7 +100,7 @@ def topic_of(servers: Sandbox) -> Iterator[TopicOf]:
     opened: list[EventsTopic] = []
 
     def open_topic(table: str) -> EventsTopic:
-        opened.append(EventsTopic(servers.pulsar.service_url, servers.pulsar.admin_url, f"{PREFIX}{table}"))
+        opened.append(EventsTopic(servers.pulsar, f"{PREFIX}{table}"))
         return opened[-1]
 
     yield open_topic

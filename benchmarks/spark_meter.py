@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import psutil
@@ -75,7 +74,7 @@ class Traffic:
         self._last = max((each.stageId() for each in self._stages()), default=-1)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         new = [each for each in self._stages() if each.stageId() > self._last]
         self.read_bytes = sum(each.inputBytes() for each in new)
         self.read_rows = sum(each.inputRecords() for each in new)
@@ -108,7 +107,7 @@ class Meter:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         seconds, cpu = time.monotonic() - self._started, _cpu_s() - self._cpu
         self._ends.set()
         self._thread.join()

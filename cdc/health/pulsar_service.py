@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -85,7 +84,7 @@ class PulsarService(AdminClient[httpx.Response]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._http.close()
 
     def ask(self, path: str) -> Any:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from change_agent.commitlog.descriptor import MAX_HEADER_SIZE, read_descriptor
@@ -58,9 +57,7 @@ class WrittenEnd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:

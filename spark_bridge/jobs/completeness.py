@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from pyspark.sql import SparkSession
@@ -54,7 +53,7 @@ class Completeness:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._close()
 

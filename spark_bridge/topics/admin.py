@@ -14,7 +14,6 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, Final, NotRequired, Self, TypedDict
 from urllib.parse import quote, unquote_plus
 
@@ -75,7 +74,7 @@ class PulsarAdmin(AdminClient[httpx.Response]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._http.close()
         if self._encrypted is not None:
             self._encrypted.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 import pulsar
@@ -47,7 +46,7 @@ class TopicClearings:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._close()
 
     def read(self) -> tuple[TableClearing, ...]:

@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
@@ -64,13 +63,13 @@ class ResolvedTimestamps:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
-        self._admin.__exit__(None, None, None)
+        self._admin.__exit__()
 
     def tables(self) -> list[str]:
         """Names of all tables that agents publish, as `keyspace.table`."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import psutil
@@ -132,9 +131,7 @@ class FaultLine:
             self._exit = exit_on_error.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._watch_stop.set()
         self._exit.close()
 

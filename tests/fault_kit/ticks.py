@@ -8,7 +8,6 @@ import time
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from cassandra import ConsistencyLevel
@@ -62,9 +61,7 @@ class Ticks:
             each.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stop.set()
         for each in self._threads:
             each.join()

@@ -14,22 +14,22 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 import click
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from benchmarks.commit_log_load import Load, write_load
 from benchmarks.decode import RIVAL, WARM_PASSES, Result, java_command, started
 from benchmarks.spark_meter import Measured, scan, timed
+from benchmarks.spark_session import bench_session
 from cdc.sandbox import artifacts
 from change_agent.archive.segment_archive import SegmentArchive
 from change_agent.schema.schema_history import NodeSchema, SchemaHistory
-from spark_bridge import as_of, commit_log, register, session_builder
+from spark_bridge import as_of, commit_log, register
 
 _NODE: Final = UUID("0b6f4a3e-8f0e-4c0e-9d57-5f0c1d2e3a4b")
 _TABLE: Final = "shop.orders"
@@ -50,33 +50,14 @@ def archive_of(load: Load, folder: Path) -> str:
     return str(folder)
 
 
-@contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
-    builder = session_builder(artifacts.ensure("spark-avro")).master("local[1]")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.local.dir": str(folder),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
-
-
 def _measure(load: Load, folder: Path, passes: int) -> tuple[Result, list[Measured]]:
     """Return the fastest pass of Cassandra's reader, and the fastest scan of each of our frames."""
     url = archive_of(load, folder / "archive")
     options = {"archiveUrl": url, "table": _TABLE}
     with ExitStack() as stack:
         rival = stack.enter_context(started(RIVAL, java_command(load, folder)))
-        spark = stack.enter_context(_session(folder))
+        spark = stack.enter_context(bench_session(artifacts.ensure("spark-avro"), folder, cores=1))
+        register(spark)
         for _ in range(WARM_PASSES):
             rival.run("mutations")
         rival.forget()

@@ -166,76 +166,57 @@ def drain(
     `reads` returns Cassandra's count of reads of the table. Raises click.ClickException, also when a process of the
     source ends, because the figures of its successor would not be comparable.
     """
-    try:
-        return _drain(
-            sandbox,
-            source,
-            name,
-            events_topics=events_topics,
-            data_topics=data_topics,
-            rows=rows,
-            warm_up=warm_up,
-            reads=reads,
-            subscription=subscription,
+    with _as_one_process(name):
+        deadline, reads_before = time.monotonic() + _WAIT_S, reads()
+        # Without a warm-up everything counts, also the source's start.
+        first = None if warm_up else _Account(source, sandbox, 0)
+        seen: list[tuple[float, int]] = []
+        rss = 0
+        while True:
+            count = sum(messages_in(sandbox, topic) for topic in data_topics)
+            rss = max(rss, source.rss_bytes())
+            if first is None and count > warm_up:
+                first = _Account(source, sandbox, count)
+            stands = bool(seen) and seen[-1][1] == count
+            seen.append((time.monotonic(), count))
+            if count >= rows or (
+                count and stands and all(_is_drained(sandbox, topic, subscription) for topic in events_topics)
+            ):
+                break
+            if time.monotonic() > deadline:
+                raise click.ClickException(f"{name}: {count:,} of {rows:,} rows within {_WAIT_S} s")
+            time.sleep(_LOOK_S)
+        last = _Account(source, sandbox, count)
+        if first is None or first.rows == last.rows:
+            raise click.ClickException(f"{name}: no record came after the warm-up of {warm_up:,}")
+        done = last.rows - first.rows
+        child, host, cassandra, pulsar = (
+            1e6 * (after - before) / done for after, before in zip(last.cpu_s, first.cpu_s, strict=True)
         )
+        return Drain(
+            name=name,
+            rows=done,
+            seconds=last.at - first.at,
+            best_second=_best_second(seen),
+            child_us=child,
+            host_us=host,
+            cassandra_us=cassandra,
+            pulsar_us=pulsar,
+            rss_bytes=rss,
+            reads=reads() - reads_before,
+            load_average_1_min=round(os.getloadavg()[0], 2),
+        )
+
+
+@contextmanager
+def _as_one_process(name: str) -> Iterator[None]:
+    try:
+        yield
     except psutil.NoSuchProcess as error:
         raise click.ClickException(
             f"{name}: process {error.pid} of the source ended during the run; the log of its instance, in Pulsar's folder"
             " logs/functions, says why"
         ) from error
-
-
-def _drain(
-    sandbox: Sandbox,
-    source: Source,
-    name: str,
-    *,
-    events_topics: Sequence[str],
-    data_topics: Sequence[str],
-    rows: int,
-    warm_up: int,
-    reads: Callable[[], int],
-    subscription: str = SUBSCRIPTION,
-) -> Drain:
-    deadline, reads_before = time.monotonic() + _WAIT_S, reads()
-    # Without a warm-up everything counts, also the source's start.
-    first = None if warm_up else _Account(source, sandbox, 0)
-    seen: list[tuple[float, int]] = []
-    rss = 0
-    while True:
-        count = sum(messages_in(sandbox, topic) for topic in data_topics)
-        rss = max(rss, source.rss_bytes())
-        if first is None and count > warm_up:
-            first = _Account(source, sandbox, count)
-        stands = bool(seen) and seen[-1][1] == count
-        seen.append((time.monotonic(), count))
-        if count >= rows or (
-            count and stands and all(_is_drained(sandbox, topic, subscription) for topic in events_topics)
-        ):
-            break
-        if time.monotonic() > deadline:
-            raise click.ClickException(f"{name}: {count:,} of {rows:,} rows within {_WAIT_S} s")
-        time.sleep(_LOOK_S)
-    last = _Account(source, sandbox, count)
-    if first is None or first.rows == last.rows:
-        raise click.ClickException(f"{name}: no record came after the warm-up of {warm_up:,}")
-    done = last.rows - first.rows
-    child, host, cassandra, pulsar = (
-        1e6 * (after - before) / done for after, before in zip(last.cpu_s, first.cpu_s, strict=True)
-    )
-    return Drain(
-        name=name,
-        rows=done,
-        seconds=last.at - first.at,
-        best_second=_best_second(seen),
-        child_us=child,
-        host_us=host,
-        cassandra_us=cassandra,
-        pulsar_us=pulsar,
-        rss_bytes=rss,
-        reads=reads() - reads_before,
-        load_average_1_min=round(os.getloadavg()[0], 2),
-    )
 
 
 def _best_second(seen: list[tuple[float, int]]) -> float:

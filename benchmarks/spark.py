@@ -26,7 +26,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -39,11 +38,12 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark_bounds import COLUMNS, CONNECTOR_RAW, CONNECTOR_TYPED, connector_scans, from_memory
 from benchmarks.spark_meter import Measured, Traffic, scan, timed
+from benchmarks.spark_session import bench_session
 from benchmarks.spark_small import small_stage
 from cdc.rest import rest
 from cdc.sandbox import Sandbox, SandboxOptions, artifacts
 from schemas.row_record import record_writer, schema_text
-from spark_bridge import raw_batch, session_builder, typed
+from spark_bridge import raw_batch, typed
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
@@ -195,26 +195,6 @@ def backfill_stage(spark: SparkSession, sandbox: Sandbox, rows: int) -> Iterator
     )
 
 
-@contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
-    jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
-    builder = session_builder(jars, delta=True).master("local[2]")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.local.dir": str(folder),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-
-
 def _ratios(measured: Sequence[Measured]) -> dict[str, float]:
     """The rates of our reads divided by those of the pulsar-spark connector, over the same records in the same run."""
     seconds = {each.stage: each.seconds for each in measured}
@@ -236,6 +216,7 @@ def _ratios(measured: Sequence[Measured]) -> dict[str, float]:
 def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
     """Print a line for each thing measured, and what the reads are beside those of the pulsar-spark connector."""
     chosen = stages.split(",")
+    jars = [*artifacts.ensure("spark-avro"), *artifacts.ensure("spark-delta")]
 
     def tell(measured: list[Measured]) -> None:
         for each in measured:
@@ -244,7 +225,7 @@ def main(*, rows: int, stages: str, growth: str, as_json: bool) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="cdc-bench-") as name,
         Sandbox(SandboxOptions(nodes=1 if "backfill" in chosen else 0, commitlog_segment_mb=32)) as sandbox,
-        _session(Path(name)) as spark,
+        bench_session(jars, Path(name), delta=True) as spark,
     ):
         topics = Topics(sandbox, Path(name))
         if "small" in chosen:

@@ -15,12 +15,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.spark_meter import Measured, scan, timed
-from spark_bridge import raw_batch, session_builder, typed
+from benchmarks.spark_session import bench_session
+from spark_bridge import raw_batch, typed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,25 +93,13 @@ def connector_scans(
 
 
 def _main(options: dict[str, str], rows: int, jars: list[Path]) -> None:
-    builder = session_builder(jars).master("local[2]")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    raw = raw_batch(spark, options)
-    scan(typed(raw, options).select(*COLUMNS))  # the first scan warms the JVM up
-    measured = [
-        timed(CONNECTOR_RAW, rows, lambda: scan(raw)),
-        timed(CONNECTOR_TYPED, rows, lambda: scan(typed(raw, options).select(*COLUMNS))),
-    ]
-    spark.stop()
+    with TemporaryDirectory() as folder, bench_session(jars, Path(folder)) as spark:
+        raw = raw_batch(spark, options)
+        scan(typed(raw, options).select(*COLUMNS))  # the first scan warms the JVM up
+        measured = [
+            timed(CONNECTOR_RAW, rows, lambda: scan(raw)),
+            timed(CONNECTOR_TYPED, rows, lambda: scan(typed(raw, options).select(*COLUMNS))),
+        ]
     print(json.dumps([asdict(each) for each in measured]))
 
 

@@ -42,6 +42,7 @@ from tests.agent.segment_writer import (
     segment_bytes,
 )
 from tests.cql.native_types import NATIVE_TYPES
+from tests.cql.tables import table_of
 
 __all__ = [
     "HELD_PAYLOAD",
@@ -124,19 +125,10 @@ def keyed_tables() -> list[TableMetadata]:
 
 
 def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata:
-    def columns(kind: ColumnKind, prefix: str, types: list[CqlType]) -> tuple[ColumnMetadata, ...]:
-        return tuple(
-            ColumnMetadata(name=f"{prefix}{at}", kind=kind, type=each, position=at) for at, each in enumerate(types)
-        )
-
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        static_columns=(),
-        partition_key=columns(ColumnKind.PARTITION_KEY, "p", partition),
-        clustering_key=columns(ColumnKind.CLUSTERING, "c", clustering),
-        regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=_INT),),
+    return table_of(
+        {f"p{at}": each for at, each in enumerate(partition)},
+        {f"c{at}": each for at, each in enumerate(clustering)},
+        regular={"v": _INT},
     )
 
 

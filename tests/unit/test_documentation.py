@@ -8,7 +8,6 @@ import shlex
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from uuid import UUID
 
 import click
 import pytest
@@ -16,12 +15,12 @@ import yaml
 
 from cdc.main import cli
 from change_agent.configuration.config import AgentConfig
-from schemas.cql_type import NATIVE_TYPE_NAMES, NativeType
+from schemas.cql_type import NATIVE_TYPE_NAMES
 from schemas.row_record import data_value_schema, schema_text
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.configuration.config import SourceConfig
 from source_connector.configuration.datastax_options import IDLE_OPTIONS
 from source_connector.configuration.secret_options import FILE_OPTIONS
+from tests.cql.tables import table_of
 from tests.fuzz.names import NAMES
 from tests.tools.document_commands import DOCUMENTS, ROOT, block_commands, blocks, inline_commands, message_commands
 
@@ -211,16 +210,7 @@ def test_the_connectors_types_are_all_documented() -> None:
     documented = {name: avro for names, avro in rows for name in re.findall(r"`([^`]+)`", names)}
     assert documented.keys() == NATIVE_TYPE_NAMES - {"varchar"}
     for name, text in documented.items():
-        column = ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType(name))
-        table = TableMetadata(
-            keyspace="ks",
-            name="t",
-            table_id=UUID(int=1),
-            partition_key=(),
-            clustering_key=(),
-            static_columns=(),
-            regular_columns=(column,),
-        )
+        table = table_of({}, regular={"v": name})
         avro = json.loads(schema_text(data_value_schema(table)))["fields"][0]["type"][1]
         if isinstance(avro, dict) and avro["type"] == "record":
             assert f"record `{avro['name']}`" in text

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import click
 import pytest
@@ -38,16 +37,16 @@ from cdc.commands.spark_resync import report_lines
 from cdc.commands.spark_session import SESSION_OPTIONS, SparkJob, SparkJobError, spark_errors
 from cdc.commands.spark_top import summary_lines
 from cdc.sandbox.artifacts import _POMS
-from schemas.cql_type import NativeType
 from schemas.errors import ConfigError
 from schemas.row_record import data_key_schema
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.resync import Outcome, ResyncReport, TableResync
 from spark_bridge.reading.raw_columns import RawRow, to_arrow
 from spark_bridge.rows.topic_activity import TopicActivity
 from spark_bridge.spark_home import _CONFIGURATION
 from spark_bridge.spark_line import _JARS
+from tests.cql.tables import table_of
 from tests.servers.pages import page, serving
 
 PULSAR = ["--service-url", "pulsar://h:1", "--admin-url", "http://h:2"]
@@ -496,16 +495,7 @@ def test_a_cassandra_that_does_not_answer_is_told_before_spark_starts(
 
 
 def _table(name: str) -> TableMetadata:
-    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
-    return TableMetadata(
-        keyspace="shop",
-        name=name,
-        table_id=UUID(int=1),
-        partition_key=(column,),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    return table_of({"id": "int"}, name=f"shop.{name}")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from cassandra import OperationTimedOut
@@ -17,9 +16,8 @@ from cdc.main import cli
 from cdc.trace.report import _agent_here
 from cdc.trace.row_key import RowKey
 from change_agent.schema.node_connection import NodeConnection, NodeUnavailableError
-from schemas.cql_type import NativeType
 from schemas.errors import ConfigError
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from tests.cql.tables import table_of
 
 
 def _called(*arguments: str) -> Result:
@@ -92,16 +90,7 @@ def test_a_spark_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: p
     """The other sections of the trace are still printed."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     monkeypatch.setattr(spark_jars, "cached_jars", lambda *line, **parts: ())
-    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"))
-    table = TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=(column,),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    table = table_of({"id": "int"})
     line = LineConfig.from_mapping({"mirrors": [str(tmp_path / "mirror")]})
     [found] = _of_mirrors(line, RowKey.of_words(table, ["1"]))
     assert (found.level, "Spark's Java did not start" in found.text) == (Level.FAILURE, True)

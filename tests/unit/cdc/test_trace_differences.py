@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 import pytest
 
@@ -20,10 +19,10 @@ from cdc.trace.report import difference, with_waiting
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord
 from schemas import record_properties as names
-from schemas.cql_type import NativeType
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
+from tests.cql.tables import table_of
 
 AVRO, KEY_VALUE_JSON, JSON = DataFormat.KEY_VALUE_AVRO, DataFormat.KEY_VALUE_JSON, DataFormat.JSON
 
@@ -44,17 +43,12 @@ class Topic:
 
     @property
     def table(self) -> TableMetadata:
-        partition_key, clustering = ColumnKind.PARTITION_KEY, ColumnKind.CLUSTERING
-        return TableMetadata(
-            keyspace="ks",
-            name="t",
-            table_id=UUID(int=1),
-            partition_key=(ColumnMetadata(name="id", kind=partition_key, type=NativeType("int")),),
-            clustering_key=(
-                ColumnMetadata(name="c", kind=clustering, type=NativeType("int"), reversed=self.is_reversed),
-            ),
-            static_columns=(ColumnMetadata(name="s", kind=ColumnKind.STATIC, type=NativeType("text")),),
-            regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType("text")),),
+        return table_of(
+            {"id": "int"},
+            {"c": "int"},
+            static={"s": "text"},
+            regular={"v": "text"},
+            descending="c" if self.is_reversed else "",
         )
 
     @property

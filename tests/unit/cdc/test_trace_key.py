@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from cdc.health.findings import Level
@@ -15,25 +13,14 @@ from cdc.trace.topic_places import DataRecord
 from schemas.cql_type import ListType, NativeType
 from schemas.errors import ConfigError
 from schemas.mutation_event import MutationEvent, MutationKind
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from source_connector.data_format import DataFormat
+from tests.cql.tables import table_of
 
 
 def _table(*types: str, partition: int = 1) -> TableMetadata:
-    def column(at: int, name: str) -> ColumnMetadata:
-        kind = ColumnKind.PARTITION_KEY if at < partition else ColumnKind.CLUSTERING
-        return ColumnMetadata(name=f"k{at}", kind=kind, type=NativeType(name))
-
-    columns = tuple(column(at, name) for at, name in enumerate(types))
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=columns[:partition],
-        clustering_key=columns[partition:],
-        static_columns=(),
-        regular_columns=(),
-    )
+    columns = [(f"k{at}", name) for at, name in enumerate(types)]
+    return table_of(dict(columns[:partition]), dict(columns[partition:]))
 
 
 @pytest.mark.parametrize(
@@ -121,16 +108,7 @@ def test_the_wrong_number_of_words_is_told_with_what_the_key_is() -> None:
 
 def test_a_column_of_another_type_is_given_by_its_bytes() -> None:
     """A frozen list is such a type."""
-    column = ColumnMetadata(name="k0", kind=ColumnKind.PARTITION_KEY, type=ListType(NativeType("int"), frozen=True))
-    table = TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=(column,),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    table = table_of({"k0": ListType(NativeType("int"), frozen=True)})
     assert RowKey.of_words(table, ["0x0102"]).parts == (b"\x01\x02",)
     with pytest.raises(ConfigError, match="give its bytes"):
         RowKey.of_words(table, ["[1, 2]"])

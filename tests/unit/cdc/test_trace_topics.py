@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
 
 import _pulsar
 import pulsar
@@ -18,10 +17,10 @@ from cdc.trace.log_places import places_in
 from cdc.trace.row_key import RowKey
 from cdc.trace.topic_places import DataRecord, TopicReadError, data_records, topic_events
 from change_agent.commitlog.section_decoder import SegmentOptions
-from schemas.cql_type import NativeType
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
+from tests.cql.tables import table_of
 
 
 class Client:
@@ -73,18 +72,7 @@ class _Schema:
 
 
 def _table(*, clustering: bool, value: bool = True) -> TableMetadata:
-    def columns(name: str, kind: ColumnKind, *, there: bool = True) -> tuple[ColumnMetadata, ...]:
-        return (ColumnMetadata(name=name, kind=kind, type=NativeType("int")),) if there else ()
-
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=columns("id", ColumnKind.PARTITION_KEY),
-        clustering_key=columns("c", ColumnKind.CLUSTERING, there=clustering),
-        static_columns=(),
-        regular_columns=columns("v", ColumnKind.REGULAR, there=value),
-    )
+    return table_of({"id": "int"}, {"c": "int"} if clustering else {}, regular={"v": "int"} if value else {})
 
 
 def _message(key: str, data: bytes | None, properties: Mapping[str, str]) -> _pulsar.MessageBuilder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,8 +13,9 @@ from schemas.avro_names import avro_names
 from schemas.cql_type import CqlType, CustomType, ListType, NativeType, TupleType, UserType, VectorType
 from schemas.cql_value import AvroValue, CqlValueError, column_reader, split_partition_key
 from schemas.row_record import events_key_schema, record_writer
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from tests.cql.native_types import NATIVE_TYPES
+from tests.cql.tables import table_of
 
 _INT, _TEXT = NativeType("int"), NativeType("text")
 _TYPES: list[CqlType] = [
@@ -29,18 +29,8 @@ _TYPES: list[CqlType] = [
 
 
 def _table(partition: list[CqlType], clustering: list[CqlType]) -> TableMetadata:
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=tuple(
-            ColumnMetadata(name=f"p {i}", kind=ColumnKind.PARTITION_KEY, type=each) for i, each in enumerate(partition)
-        ),
-        clustering_key=tuple(
-            ColumnMetadata(name=f"c{i}", kind=ColumnKind.CLUSTERING, type=each) for i, each in enumerate(clustering)
-        ),
-        static_columns=(),
-        regular_columns=(),
+    return table_of(
+        {f"p {i}": each for i, each in enumerate(partition)}, {f"c{i}": each for i, each in enumerate(clustering)}
     )
 
 

@@ -14,20 +14,11 @@ from change_agent.metrics import AgentMetrics
 from change_agent.positions.inflight import InflightPositions
 from change_agent.publishing.event_batch import EventBatch
 from change_agent.publishing.outgoing import Outgoing
-from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationEvent, MutationKind
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from tests.cql.tables import table_of
 
 NODE = UUID(int=1)
-TABLE = TableMetadata(
-    keyspace="ks",
-    name="t",
-    table_id=UUID(int=2),
-    partition_key=(ColumnMetadata(name="pk", kind=ColumnKind.PARTITION_KEY, type=NativeType("int")),),
-    clustering_key=(),
-    static_columns=(),
-    regular_columns=(),
-)
+TABLE = table_of({"pk": "int"}, table_id=UUID(int=2))
 EVENT = MutationEvent(
     position=100, ordinal=0, kind=MutationKind.ROW, key=b"k", partition_key=b"k", digest=bytes(16), writetime_us=10
 )

@@ -21,25 +21,19 @@ from change_agent.errors import (
     UnsupportedVersionError,
 )
 from schemas.cql_type import CustomType, NativeType, SetType, VectorType, parse_cql_type
-from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, TableMetadata
+from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn
+from tests.cql.tables import table_of
 from tests.golden.segments import GoldenSegment
 
 INT, TEXT = NativeType("int"), NativeType("text")
 GOLDEN = GoldenSegment("5.0")
 
 
-def _column(name: str, kind: ColumnKind = ColumnKind.REGULAR, cql_type: NativeType | SetType = TEXT) -> ColumnMetadata:
-    return ColumnMetadata(name=name, kind=kind, type=cql_type)
-
-
-TABLE = TableMetadata(
-    keyspace="ks",
-    name="t",
-    table_id=UUID(int=1),
-    partition_key=(_column("p", ColumnKind.PARTITION_KEY, INT),),
-    clustering_key=(_column("a", ColumnKind.CLUSTERING, INT), _column("b", ColumnKind.CLUSTERING)),
-    static_columns=(_column("st", ColumnKind.STATIC),),
-    regular_columns=(_column("s", cql_type=SetType(INT)), _column("v")),
+TABLE = table_of(
+    {"p": INT},
+    {"a": INT, "b": TEXT},
+    static={"st": TEXT},
+    regular={"s": SetType(INT), "v": TEXT},
     dropped_columns=(DroppedColumn(name="v", kind=ColumnKind.REGULAR, type=TEXT, dropped_time_us=3),),
 )
 
@@ -234,7 +228,10 @@ def test_what_cassandra_would_not_write_is_refused(text: str, reason: str) -> No
 
 
 def _subset(count: int, text: str) -> list[int]:
-    superset = [ColumnLayout(_column(f"c{index}"), None) for index in range(count)]
+    superset = [
+        ColumnLayout(ColumnMetadata(name=f"c{index}", kind=ColumnKind.REGULAR, type=TEXT), None)
+        for index in range(count)
+    ]
     data = DataInput(bytes.fromhex(text))
     chosen = read_column_subset(data, superset)
     assert data.remaining() == 0

@@ -23,6 +23,7 @@ from change_agent.events.mutation_events import MutationEventBuilder, TableEvent
 from schemas.cql_type import NativeType
 from schemas.mutation_event import MutationEvent, MutationKind
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from tests.cql.tables import table_of
 from tests.golden.segments import GOLDEN_SEGMENTS, GoldenSegment
 
 
@@ -224,16 +225,7 @@ def test_a_changed_table_gets_a_new_key_schema() -> None:
     assert '"name":"renamed"' in first_key_schema(renamed)
 
 
-_EXPIRING_TABLE = TableMetadata(
-    keyspace="ks",
-    name="t",
-    table_id=UUID(int=9),
-    partition_key=(ColumnMetadata(name="k", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0),),
-    clustering_key=(),
-    static_columns=(),
-    regular_columns=(ColumnMetadata(name="v", kind=ColumnKind.REGULAR, type=NativeType("int")),),
-    cdc=True,
-)
+_EXPIRING_TABLE = table_of({"k": "int"}, regular={"v": "int"}, table_id=UUID(int=9), cdc=True)
 
 
 @pytest.mark.parametrize(

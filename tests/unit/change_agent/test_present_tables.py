@@ -7,19 +7,11 @@ from uuid import UUID
 
 from change_agent.schema.present_tables import PresentTables
 from schemas.table_metadata import TableMetadata
+from tests.cql.tables import table_of
 
 
 def _table(number: int, name: str, *, cdc: bool = True) -> TableMetadata:
-    return TableMetadata(
-        keyspace="shop",
-        name=name,
-        table_id=UUID(int=number),
-        cdc=cdc,
-        partition_key=(),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    return table_of({}, name=f"shop.{name}", table_id=UUID(int=number), cdc=cdc)
 
 
 _DROPPED, _ORDERS, _LOGS = _table(1, "orders"), _table(2, "orders"), _table(3, "logs", cdc=False)

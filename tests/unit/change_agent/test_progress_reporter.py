@@ -30,6 +30,7 @@ from change_agent.segments.table_stops import note_disabled, note_left_out, note
 from schemas.gap_record import GapRecord
 from schemas.progress_record import UNKNOWN_POSITION, Checkpoint, Peer, ProgressRecord, TopicPosition, decode_progress
 from schemas.table_metadata import TableMetadata
+from tests.cql.tables import table_of
 from tests.topics.events_topic import wait_until
 from tests.topics.gaps import GAP
 
@@ -41,16 +42,7 @@ _OTHER_PREFIX = "persistent://public/default/other-"
 
 
 def _table(name: str, number: int, keyspace: str = "ks") -> TableMetadata:
-    return TableMetadata(
-        keyspace=keyspace,
-        name=name,
-        table_id=UUID(int=number),
-        partition_key=(),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-        cdc=True,
-    )
+    return table_of({}, name=f"{keyspace}.{name}", table_id=UUID(int=number), cdc=True)
 
 
 @dataclass

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from change_agent.schema.table_versions import LogEvidence, TableVersion, TableVersions, WrittenWhen
-from schemas.cql_type import parse_cql_type
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
+from tests.cql.tables import table_of
 
 _S = 1_000_000
 
 
 def _table(*, cdc: bool, column_type: str = "int", key: str = "pk") -> TableMetadata:
-    def column(name: str, kind: ColumnKind, cql_type: str) -> ColumnMetadata:
-        return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(cql_type, {}))
-
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=(column(key, ColumnKind.PARTITION_KEY, "int"),),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(column("v", ColumnKind.REGULAR, column_type),),
-        cdc=cdc,
-    )
+    return table_of({key: "int"}, regular={"v": column_type}, cdc=cdc)
 
 
 def _version(since_s: int, *, cdc: bool, confirmed_s: int | None = 0, column_type: str = "int") -> TableVersion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import fastavro
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from schemas.avro_names import avro_name, avro_names
 from schemas.cql_type import NativeType, UserType, parse_cql_type
 from schemas.row_record import data_key_schema, data_row_schema, data_value_schema, record_writer, schema_text
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
+from tests.cql.tables import Types, table_of
 
 
 @pytest.mark.parametrize(
@@ -44,22 +44,13 @@ def test_names_that_would_collide_are_numbered() -> None:
     )
 
 
-def _table(name: str, *columns: ColumnMetadata) -> TableMetadata:
-    key = ColumnMetadata(name="the key", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0)
-    return TableMetadata(
-        keyspace="1ks",
-        name=name,
-        table_id=UUID(int=1),
-        partition_key=(key,),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=columns,
-    )
+def _table(name: str, columns: Types) -> TableMetadata:
+    return table_of({"the key": "int"}, regular=columns, name=f"1ks.{name}")
 
 
 def test_the_schema_keeps_the_names_of_cql() -> None:
     """If Avro's name differs, the field or record has the CQL name as an attribute."""
-    table = _table("2t", ColumnMetadata(name="a b", kind=ColumnKind.REGULAR, type=NativeType("int")))
+    table = _table("2t", {"a b": "int"})
     assert schema_text(data_row_schema(table)) == (
         '{"type":"record","name":"_2t","namespace":"_1ks","doc":"Table 1ks.2t","fields":['
         '{"name":"the_u0020_key","type":"int","cql_name":"the key"},'
@@ -72,8 +63,7 @@ def test_the_schema_keeps_the_names_of_cql() -> None:
 def test_a_user_type_is_not_taken_for_another_name(name: str) -> None:
     """A type with the name of the table, or of an Avro type, gets another name. Avro readers can parse the schema."""
     user_type = UserType("1ks", name, ("f", "g h"), (parse_cql_type("decimal", {}), NativeType("text")))
-    columns = [ColumnMetadata(name=each, kind=ColumnKind.REGULAR, type=user_type) for each in ("x", "y")]
-    table = _table("t", *columns)
+    table = _table("t", {"x": user_type, "y": user_type})
     schema = json.loads(schema_text(data_value_schema(table)))
     first, second = (field["type"][1] for field in schema["fields"])
     assert second == first["name"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,8 @@ from schemas.cql_value import (
 from schemas.java_text import java_double_text
 from schemas.long_numbers import decimal_of
 from schemas.row_record import data_key_schema, record_writer
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import ColumnKind, ColumnMetadata
+from tests.cql.tables import table_of
 
 PAIR = UserType("ks", "pair", ("a", "b"), (parse_cql_type("int", {}), parse_cql_type("text", {})))
 
@@ -284,15 +284,7 @@ def test_all_nan_of_a_clustering_column_are_one_value(cql_type: str, data: Calla
 
     def written(kind: ColumnKind) -> set[bytes]:
         column = ColumnMetadata(name="c", kind=kind, type=parse(cql_type))
-        table = TableMetadata(
-            keyspace="ks",
-            name="t",
-            table_id=UUID(int=1),
-            partition_key=(),
-            clustering_key=(column,),
-            static_columns=(),
-            regular_columns=(),
-        )
+        table = table_of({}, {"c": column.type})
         write = record_writer(data_key_schema(table))
         return {write({"c": column_reader(column)(each)}) for each in forms}
 

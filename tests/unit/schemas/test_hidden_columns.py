@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import NativeType, TupleType, parse_cql_type
+from schemas.cql_type import NativeType, TupleType
 from schemas.cql_value import CqlValueError
 from schemas.errors import ConfigError
 from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding, PublishedTable
-from schemas.table_metadata import ColumnKind, ColumnMetadata, DroppedColumn, TableMetadata
+from schemas.table_metadata import ColumnKind, DroppedColumn
+from tests.cql.tables import table_of
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
 
-def column(name: str, kind: ColumnKind, cql_type: str) -> ColumnMetadata:
-    return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(cql_type, {}))
-
-
-USERS = TableMetadata(
-    keyspace="shop",
-    name="users",
-    table_id=UUID(int=1),
-    partition_key=(column("id", ColumnKind.PARTITION_KEY, "int"),),
-    clustering_key=(column("at", ColumnKind.CLUSTERING, "int"),),
-    static_columns=(column("note", ColumnKind.STATIC, "text"),),
-    regular_columns=(
-        column("big", ColumnKind.REGULAR, "varint"),
-        column("body", ColumnKind.REGULAR, "blob"),
-        column("email", ColumnKind.REGULAR, "text"),
-        column("tags", ColumnKind.REGULAR, "set<text>"),
-        column("yes", ColumnKind.REGULAR, "boolean"),
-    ),
+USERS = table_of(
+    {"id": "int"},
+    {"at": "int"},
+    static={"note": "text"},
+    regular={"big": "varint", "body": "blob", "email": "text", "tags": "set<text>", "yes": "boolean"},
+    name="shop.users",
     dropped_columns=(DroppedColumn(name="phone", kind=ColumnKind.REGULAR, type=NativeType("text"), dropped_time_us=1),),
 )
 BY_NAME = {each.name: each for each in USERS.primary_key + USERS.value_columns}

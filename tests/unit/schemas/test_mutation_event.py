@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import NativeType
 from schemas.mutation_event import (
     MUTATION_EVENTS_SCHEMA_TEXT,
     MalformedEventsError,
@@ -20,8 +19,8 @@ from schemas.mutation_event import (
     encode_events,
 )
 from schemas.row_record import events_key_schema, schema_text
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from schemas.topics import events_topic, full_topic_name, partition_of_token
+from tests.cql.tables import table_of
 
 ROW = MutationEvent(
     position=94628,
@@ -61,16 +60,7 @@ MESSAGE = MutationEvents(
 @pytest.mark.parametrize(("key_bytes", "full_gb", "single_gb"), [(16, 7, 30), (50, 13, 36)])
 def test_a_day_of_events_takes_what_the_sizing_says(key_bytes: int, full_gb: int, single_gb: int) -> None:
     """docs/sizing.md gives these figures for 1,000 changes/s, with messages of 1,000 events and of one."""
-    column = ColumnMetadata(name="id", kind=ColumnKind.PARTITION_KEY, type=NativeType("text"))
-    table = TableMetadata(
-        keyspace="shop",
-        name="orders",
-        table_id=MESSAGE.table_id,
-        partition_key=(column,),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    table = table_of({"id": "text"}, name="shop.orders", table_id=MESSAGE.table_id)
     key_schema = schema_text(events_key_schema(table))
     event = ROW._replace(
         key=b"\x20" + b"k" * key_bytes,

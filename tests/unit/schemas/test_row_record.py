@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
-from schemas.cql_type import NativeType, SetType, TupleType, parse_cql_type
+from schemas.cql_type import NativeType, SetType, TupleType
 from schemas.row_record import (
     data_key_schema,
     data_value_schema,
@@ -15,22 +13,12 @@ from schemas.row_record import (
     schema_text,
     tuple_record_name,
 )
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
-
-
-def column(name: str, kind: ColumnKind, cql_type: str, position: int = -1) -> ColumnMetadata:
-    return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(cql_type, {}), position=position)
-
+from schemas.table_metadata import ColumnKind, ColumnMetadata
+from tests.cql.tables import table_of
 
 # create table ks2.sem (a text, b int, c text, d text static, e set<int>, primary key(a, b))
-SEM = TableMetadata(
-    keyspace="ks2",
-    name="sem",
-    table_id=UUID(int=1),
-    partition_key=(column("a", ColumnKind.PARTITION_KEY, "text", 0),),
-    clustering_key=(column("b", ColumnKind.CLUSTERING, "int", 0),),
-    regular_columns=(column("c", ColumnKind.REGULAR, "text"), column("e", ColumnKind.REGULAR, "set<int>")),
-    static_columns=(column("d", ColumnKind.STATIC, "text"),),
+SEM = table_of(
+    {"a": "text"}, {"b": "int"}, static={"d": "text"}, regular={"c": "text", "e": "set<int>"}, name="ks2.sem"
 )
 
 
@@ -62,15 +50,7 @@ def test_the_bytes_are_those_that_the_rival_wrote() -> None:
 
 def test_a_record_is_spelled_out_once_and_named_afterwards() -> None:
     """The second decimal refers to the first."""
-    two = TableMetadata(
-        keyspace="tt",
-        name="two",
-        table_id=UUID(int=2),
-        partition_key=SEM.partition_key,
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(column("x", ColumnKind.REGULAR, "decimal"), column("y", ColumnKind.REGULAR, "decimal")),
-    )
+    two = table_of({"a": "text"}, regular={"x": "decimal", "y": "decimal"}, name="tt.two")
     schema = data_value_schema(two)
     assert schema_text(schema).endswith('{"name":"y","type":["null","cql_decimal"],"default":null}]}')
     decimal = {"bigint": b"\x0f", "scale": 1}
@@ -79,15 +59,7 @@ def test_a_record_is_spelled_out_once_and_named_afterwards() -> None:
 
 def test_a_table_of_keys_only_repeats_its_key_as_value() -> None:
     """A record without fields would have no bytes, which means a deletion."""
-    keys_only = TableMetadata(
-        keyspace="ks2",
-        name="keys",
-        table_id=UUID(int=3),
-        partition_key=SEM.partition_key,
-        clustering_key=SEM.clustering_key,
-        static_columns=(),
-        regular_columns=(),
-    )
+    keys_only = table_of({"a": "text"}, {"b": "int"}, name="ks2.keys")
     assert data_value_schema(keys_only) == data_key_schema(keys_only)
 
 

@@ -15,6 +15,7 @@ from schemas.mutation_event import NO_MARKER, MutationEvent, MutationEvents, Mut
 from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.events.due_rows import DueRow
 from source_connector.events.events_message import EventsMessage, PendingEvent
+from tests.cql.tables import table_of
 
 __all__ = [
     "NODE",
@@ -81,19 +82,13 @@ def table(
     generation: int | None = None,
 ) -> TableMetadata:
     """`ks.t` with int columns."""
-    return TableMetadata(
-        keyspace="ks",
-        name="t",
+    return table_of(
+        dict.fromkeys(partition_key, partition_type),
+        dict.fromkeys(clustering_key, clustering_type),
+        static=dict.fromkeys(static, "int"),
+        regular=dict.fromkeys(columns, "int"),
         table_id=table_id or UUID(int=1),
-        partition_key=tuple(
-            column(name, ColumnKind.PARTITION_KEY, partition_type, position=at) for at, name in enumerate(partition_key)
-        ),
-        clustering_key=tuple(
-            column(name, ColumnKind.CLUSTERING, clustering_type, position=at, is_desc=name in descending)
-            for at, name in enumerate(clustering_key)
-        ),
-        static_columns=tuple(column(name, ColumnKind.STATIC) for name in static),
-        regular_columns=tuple(column(name) for name in columns),
+        descending=descending,
         generation=generation,
     )
 

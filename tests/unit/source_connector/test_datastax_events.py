@@ -19,17 +19,17 @@ from source_connector.events.datastax_events import DataStaxEvent, DataStaxSchem
 from source_connector.events.dead_letters import DeadLetter
 from source_connector.events.events_message import DataStaxMessage, RawMessage
 from source_connector.tables.guessed_events import microsecond_bounds
+from tests.cql.tables import table_of
 from tests.unit.source_connector.events import column, event, table
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "datastax"
-SEM: Final = TableMetadata(
-    keyspace="ks2",
-    name="sem",
+SEM: Final = table_of(
+    {"a": "text"},
+    {"b": "int"},
+    static={"d": "text"},
+    regular={"c": "text", "e": "set<int>"},
+    name="ks2.sem",
     table_id=UUID(int=5),
-    partition_key=(column("a", ColumnKind.PARTITION_KEY, "text", position=0),),
-    clustering_key=(column("b", ColumnKind.CLUSTERING, position=0),),
-    static_columns=(column("d", ColumnKind.STATIC, "text"),),
-    regular_columns=(column("c", cql_type="text"), column("e", cql_type="set<int>")),
 )
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from uuid import UUID
 
 import pytest
 
@@ -20,18 +19,11 @@ from source_connector.rows.partition_lanes import PartitionLanes
 from source_connector.rows.read_request import RawRow, ReadLevel, Rows
 from source_connector.rows.row_task import RowTask
 from source_connector.rows.scope_task import ScopeTask
-from tests.unit.source_connector.events import column, event, int32, pending, table
+from tests.cql.tables import table_of
+from tests.unit.source_connector.events import event, int32, pending, table
 from tests.unit.source_connector.task_owner import MemoryOwner
 
-_TEXTS = TableMetadata(
-    keyspace="ks",
-    name="t",
-    table_id=UUID(int=1),
-    partition_key=table().partition_key,
-    clustering_key=(),
-    static_columns=(),
-    regular_columns=(column("v"), column("tags", cql_type="set<int>")),
-)
+_TEXTS = table_of({"pk": "int"}, regular={"v": "int", "tags": "set<int>"})
 _SELECTION = Projection(_TEXTS).row_selection
 _DELETION = MutationKind.ROW_DELETION
 

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 import pytest
 
@@ -20,6 +19,7 @@ from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from source_connector.data_format import DataFormat
 from source_connector.encoding.projection import Projection
 from source_connector.errors import DeploymentError, RowConversionError
+from tests.cql.tables import table_of
 
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "datastax"
 _CAPTURED: Final = json.loads((_GOLDEN / "types-rows.json").read_text())
@@ -153,16 +153,12 @@ def _column(name: str, kind: ColumnKind, cql_type: str = "int", position: int = 
 
 
 def _table(*, static: bool = True, values: bool = True) -> TableMetadata:
-    return TableMetadata(
-        keyspace="ks",
-        name="T",
-        table_id=UUID(int=1),
-        partition_key=(_column("pk", ColumnKind.PARTITION_KEY, position=0),),
-        clustering_key=(_column("c k", ColumnKind.CLUSTERING, position=0),),
-        static_columns=(_column("s", ColumnKind.STATIC),) if static else (),
-        regular_columns=(
-            (_column("list", ColumnKind.REGULAR, "list<int>"), _column("v", ColumnKind.REGULAR)) if values else ()
-        ),
+    return table_of(
+        {"pk": "int"},
+        {"c k": "int"},
+        static={"s": "int"} if static else {},
+        regular={"list": "list<int>", "v": "int"} if values else {},
+        name="ks.T",
     )
 
 

@@ -13,11 +13,10 @@ from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 from cassandra.protocol import ProtocolException
 
-from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.errors import CassandraReadError
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, find_table, host_ids, token_ranges
+from tests.cql.tables import table_of
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -95,18 +94,13 @@ def test_a_node_that_goes_away_after_the_connection_is_told(monkeypatch: pytest.
             ask()
 
 
-def _column(name: str, kind: ColumnKind, text: str) -> ColumnMetadata:
-    return ColumnMetadata(name=name, kind=kind, type=parse_cql_type(text, {}), position=0)
-
-
-_TABLE = TableMetadata(
-    keyspace="shop",
-    name="t",
+_TABLE = table_of(
+    {"pk": "int"},
+    {"at": "int"},
+    static={"note": "text"},
+    regular={"name": "text", "tags": "set<text>"},
+    name="shop.t",
     table_id=UUID(int=2),
-    partition_key=(_column("pk", ColumnKind.PARTITION_KEY, "int"),),
-    clustering_key=(_column("at", ColumnKind.CLUSTERING, "int"),),
-    static_columns=(_column("note", ColumnKind.STATIC, "text"),),
-    regular_columns=(_column("name", ColumnKind.REGULAR, "text"), _column("tags", ColumnKind.REGULAR, "set<text>")),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, TupleType, UserType, VectorType
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from spark_bridge.commitlog.cell_versions import PartitionHistory
 from spark_bridge.commitlog.change_rows import spark_schema
 from spark_bridge.commitlog.cql_order import order_of
@@ -21,6 +20,7 @@ from spark_bridge.commitlog.equal_values import EqualValues, canonical_form
 from spark_bridge.commitlog.partitions import CHANGE_COLUMNS, KeyBytes
 from spark_bridge.commitlog.reconciliation import STATIC, Cell, Change, Partition
 from spark_bridge.commitlog.views import rows_fold
+from tests.cql.tables import table_of
 
 _DECIMAL, _INT, _VARINT = NativeType("decimal"), NativeType("int"), NativeType("varint")
 
@@ -131,15 +131,7 @@ def test_forms_are_equal_where_cassandra_finds_no_order(left: bytes, right: byte
 
 
 def _table(clustering: CqlType) -> TableMetadata:
-    return TableMetadata(
-        keyspace="k",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=(ColumnMetadata(name="p", kind=ColumnKind.PARTITION_KEY, type=_INT, position=0),),
-        clustering_key=(ColumnMetadata(name="c", kind=ColumnKind.CLUSTERING, type=clustering, position=0),),
-        static_columns=(),
-        regular_columns=(),
-    )
+    return table_of({"p": _INT}, {"c": clustering}, name="k.t")
 
 
 def test_a_row_and_an_element_that_are_written_differently_are_one() -> None:

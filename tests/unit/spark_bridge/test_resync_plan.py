@@ -11,12 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import NativeType
 from schemas.gap_record import GapRecord, decode_gap, encode_gap, open_gaps
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.cassandra_rows import CassandraAccess, RangeReader, RawRow
 from spark_bridge.jobs.resync_plan import Fate, fate_of, needs_no_event, plan_of
 from spark_bridge.jobs.time_spans import TimeSpan, is_within, merged
+from tests.cql.tables import table_of
 from tests.topics.gaps import GAP
 
 _NODE, _TABLE, _OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -131,18 +130,13 @@ def test_a_static_column_that_is_written_during_the_run_does_not_hide_a_lost_cha
     assert of_statics == counted_as_sent
 
 
-def _column(name: str, kind: ColumnKind) -> ColumnMetadata:
-    return ColumnMetadata(name=name, kind=kind, type=NativeType("int"), position=0)
-
-
-_TWO_STATICS = TableMetadata(
-    keyspace="shop",
-    name="orders",
+_TWO_STATICS = table_of(
+    {"pk": "int"},
+    {"at": "int"},
+    static={"newer": "int", "older": "int"},
+    regular={"v": "int"},
+    name="shop.orders",
     table_id=_TABLE,
-    partition_key=(_column("pk", ColumnKind.PARTITION_KEY),),
-    clustering_key=(_column("at", ColumnKind.CLUSTERING),),
-    static_columns=(_column("newer", ColumnKind.STATIC), _column("older", ColumnKind.STATIC)),
-    regular_columns=(_column("v", ColumnKind.REGULAR),),
 )
 
 

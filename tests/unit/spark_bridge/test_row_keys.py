@@ -12,8 +12,9 @@ from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import value_reader
 from schemas.native_codec import CODECS
 from schemas.row_record import data_key_schema, record_writer
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.row_keys import RowKeys, token_of
+from tests.cql.tables import table_of
 
 # CQL bytes of each native type that is allowed in a key; `time` cannot be converted back.
 BYTES = [
@@ -43,17 +44,11 @@ BYTES = [
 
 
 def table(partition_type: NativeType | UserType, *clustering: str) -> TableMetadata:
-    return TableMetadata(
-        keyspace="shop",
-        name="t",
+    return table_of(
+        {"pk": partition_type},
+        {f"ck{at}": each for at, each in enumerate(clustering)},
+        name="shop.t",
         table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
-        partition_key=(ColumnMetadata(name="pk", kind=ColumnKind.PARTITION_KEY, type=partition_type, position=0),),
-        clustering_key=tuple(
-            ColumnMetadata(name=f"ck{at}", kind=ColumnKind.CLUSTERING, type=NativeType(each), position=at)
-            for at, each in enumerate(clustering)
-        ),
-        static_columns=(),
-        regular_columns=(),
     )
 
 

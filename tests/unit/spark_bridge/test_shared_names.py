@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import NativeType
 from schemas.row_record import data_key_schema, data_value_schema
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.errors import TopicError
 from spark_bridge.rows.table_rows import table_columns
 from spark_bridge.topics.topic_schemas import TopicSchemas
+from tests.cql.tables import table_of
 
 _TOPIC = "persistent://public/default/data-ks.t"
 
 
 def _schemas(keys: list[str], values: list[str]) -> TopicSchemas:
     """The schemas that the connector registers for a table with these columns, each an int."""
-    table = TableMetadata(
-        keyspace="ks",
-        name="t",
-        table_id=UUID(int=1),
-        partition_key=tuple(_columns(keys[:1], ColumnKind.PARTITION_KEY)),
-        clustering_key=tuple(_columns(keys[1:], ColumnKind.CLUSTERING)),
-        static_columns=(),
-        regular_columns=tuple(_columns(values, ColumnKind.REGULAR)),
+    table = table_of(
+        dict.fromkeys(keys[:1], "int"), dict.fromkeys(keys[1:], "int"), regular=dict.fromkeys(values, "int")
     )
     data = json.dumps({"key": data_key_schema(table), "value": data_value_schema(table)})
     properties = {"kv.encoding.type": "SEPARATED", "key.schema.type": "AVRO", "value.schema.type": "AVRO"}
     return TopicSchemas.parse(_TOPIC, [{"version": 0, "type": "KEY_VALUE", "data": data, "properties": properties}])
-
-
-def _columns(names: list[str], kind: ColumnKind) -> list[ColumnMetadata]:
-    return [ColumnMetadata(name=each, kind=kind, type=NativeType("int")) for each in names]
 
 
 @pytest.mark.parametrize(

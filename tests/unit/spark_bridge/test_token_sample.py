@@ -6,27 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from schemas.cql_type import parse_cql_type
 from schemas.errors import ConfigError
 from schemas.hidden_columns import ColumnPattern, HiddenColumns, Hiding
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
+from schemas.table_metadata import TableMetadata
 from spark_bridge.jobs.token_sample import TokenSample
+from tests.cql.tables import table_of
 
 
 def table(partition_type: str) -> TableMetadata:
-    return TableMetadata(
-        keyspace="shop",
-        name="t",
-        table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
-        partition_key=(
-            ColumnMetadata(
-                name="pk", kind=ColumnKind.PARTITION_KEY, type=parse_cql_type(partition_type, {}), position=0
-            ),
-        ),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=(),
-    )
+    return table_of({"pk": partition_type}, name="shop.t", table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"))
 
 
 @pytest.mark.parametrize(("fraction", "share"), [(1, 1), (0.5, 0.5), (0.01, 0.01), (0.3, 2 / 7)])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from schemas.cql_type import NativeType, UserType, parse_cql_type
 from schemas.row_record import data_value_schema
-from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.rows.avro_types import field_types, named_records
 from spark_bridge.rows.unfit_times import MOST_MS, has_times
+from tests.cql.tables import table_of
 
 _TYPES = {
     "place": UserType("shop", "place", ("street", "since"), (NativeType("text"), NativeType("timestamp"))),
@@ -32,18 +30,7 @@ def test_a_timestamp_is_found_at_any_depth() -> None:
         "i": "list<frozen<size>>",
         "j": "decimal",
     }
-    table = TableMetadata(
-        keyspace="shop",
-        name="t",
-        table_id=UUID("a5559b20-e53e-11f1-a9d7-973e92e688cb"),
-        partition_key=(ColumnMetadata(name="pk", kind=ColumnKind.PARTITION_KEY, type=NativeType("int"), position=0),),
-        clustering_key=(),
-        static_columns=(),
-        regular_columns=tuple(
-            ColumnMetadata(name=name, kind=ColumnKind.REGULAR, type=parse_cql_type(text, _TYPES), position=0)
-            for name, text in columns.items()
-        ),
-    )
+    table = table_of({"pk": "int"}, regular={name: parse_cql_type(text, _TYPES) for name, text in columns.items()})
     schema = data_value_schema(table)
     assert isinstance(schema, dict)
     named = named_records(schema)

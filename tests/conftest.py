@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from change_agent.decoder import running
 from change_agent.decoder_build import native_obstacle, obstacle
 from spark_bridge.spark_line import LINE
+from tests.spark.settings import PY4J_LEAVES_SOCKETS_OPEN
 
 _INTEGRATION = Path(__file__).parent / "integration"
 _PLUGINS = (
@@ -141,6 +142,7 @@ def _mark_spark(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in found:
             item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN))
 
 
 def _mark_by_name(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from tests.fault_kit.kinds import FaultKind
 from tests.fault_kit.plan import FULL_COUNTS, SHORT_COUNTS, fitting
 from tests.fault_kit.run import RunOptions, run_faults
 from tests.fault_kit.sinks import SinkOptions, run_sinks
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.spark.settings import PY4J_LEAVES_SOCKETS_OPEN
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault_plan]
 

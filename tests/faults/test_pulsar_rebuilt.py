@@ -24,7 +24,7 @@ from tests.fault_kit.oracle.topics import TopicReader
 from tests.fault_kit.sessions import session_of
 from tests.fault_kit.settle import settle
 from tests.fault_kit.tables import KEYSPACE, schema_statements
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.spark.settings import PY4J_LEAVES_SOCKETS_OPEN
 
 pytestmark = [
     pytest.mark.integration,

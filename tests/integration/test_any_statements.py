@@ -12,11 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark_bridge import wait_until_complete
 from tests.fixtures.drawn import Serve, drawn, spark_rows
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 _CK: Final = st.integers(0, 2)
 _OR_NULL: Final = st.one_of(st.none(), st.integers(0, 9))

@@ -16,11 +16,8 @@ from schemas.cql_type import CqlType, ListType, MapType, NativeType, SetType, Tu
 from tests.cql.forms import comparable, consumer_form, from_json, order_of, sorted_sets
 from tests.cql.strategies import cql_text, cql_types, declared, literals, user_types_of
 from tests.fixtures.drawn import Serve, drawn, newest, spark_rows, table_rows
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataTopic
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 _ROWS: Final = 4
 _COLUMNS: Final = 96

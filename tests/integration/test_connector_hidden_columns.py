@@ -25,12 +25,9 @@ from tests.fixtures.connector import (
     wait_until_acknowledged,
 )
 from tests.fixtures.served_table import access_to
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.data_topic import DataTopic
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 _KEY: Final = "a key of a test, which is long enough"
 _FORMATS: Final = ("key-value-avro", "key-value-json", "json")

@@ -28,12 +28,9 @@ from tests.fixtures.connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import EventsTopic
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 _ROWS = 1_000
 

@@ -25,7 +25,6 @@ from spark_bridge.jobs.cassandra_rows import read_rows, table_metadata, token_ra
 from spark_bridge.topics.keyed_producer import KeyedProducer, KeyedRecord, KeyValueSchema
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.publish_admin import PublishAdmin
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.servers.processes import connectors_below, limit_of, process_lines
 from tests.servers.secured_line import EXPIRED, NODE_PASSWORD, SECRETS, TOKEN, SecuredLine, running_line
@@ -43,8 +42,6 @@ from tests.servers.secured_servers import (
 )
 from tests.servers.security_settings import HTTPS_PORT, TLS_PORT, token
 from tests.topics.events_topic import wait_until
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 
 
 @pytest.fixture(scope="module")

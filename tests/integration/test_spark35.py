@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from schemas.cql_value import AvroValue
 from spark_bridge import current_table
 from spark_bridge.topics.options import OAUTH2_PLUGIN
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, Record, table_schemas
 from tests.fixtures.spark35 import Spark35, Spark35Error
 from tests.spark.spark35_driver import raw_rows
 from tests.topics.table_records import WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
-pytestmark = [pytest.mark.spark35, pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)]
+pytestmark = pytest.mark.spark35
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 _, WIDER_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "size": "int"})

@@ -17,10 +17,9 @@ from cdc.commands.spark_top import top_command
 from cdc.sandbox import artifacts
 from spark_bridge.rows.activity import change_rates, recent, topic_summary
 from spark_bridge.rows.topic_activity import count_activity
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, Record, table_schemas
 from tests.servers.interface import REPOSITORY
 
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 

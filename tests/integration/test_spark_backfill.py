@@ -19,12 +19,11 @@ from spark_bridge.jobs.backfill import backfill, initial_snapshot, rebuild
 from spark_bridge.jobs.row_keys import token_of
 from tests.fixtures.connector import OpenEventsWriter
 from tests.fixtures.served_table import access_to
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, spark_command
+from tests.fixtures.spark import spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.events_topic import EventsTopic
 
 pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
     pytest.mark.timeout(1_500),
     pytest.mark.usefixtures("keep_data_topics"),  # A broker deletes topics without retention that nobody uses.
 ]

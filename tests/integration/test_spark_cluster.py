@@ -18,13 +18,13 @@ from tests.agent.archives import archive_of
 from tests.fixtures.connector import OpenEventsWriter
 from tests.fixtures.mirror import texts
 from tests.fixtures.served_table import access_to
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, Record, RecordWriter
+from tests.fixtures.spark import Record, RecordWriter
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.golden.segments import GOLDEN_SEGMENTS
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.gaps import gap, make_gaps_topic, report_gaps
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 _ROWS = 400
 _DELETED = 40

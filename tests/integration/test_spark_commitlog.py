@@ -15,11 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.agent_process import AgentProcess
 from schemas.errors import ConfigError
 from spark_bridge import as_of, cell_history, commit_log, latest_cells
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import CassandraServer
 from tests.topics.events_topic import wait_until
-
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)]
 
 _COLUMNS: Final = (
     "pk int, ck int, v text, n bigint, s text static, m map<text, int>, e set<int>, l list<text>, gone int,"

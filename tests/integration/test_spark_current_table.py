@@ -17,11 +17,11 @@ from schemas.cql_value import AvroValue
 from schemas.errors import ConfigError
 from spark_bridge import changes, current_table
 from spark_bridge.jobs.latest import latest_on_read
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.topics.events_topic import wait_until
 from tests.topics.table_records import NEW, OLD, PLAIN, Case, rows_of
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "datastax"
 SECONDS = int(time.time())

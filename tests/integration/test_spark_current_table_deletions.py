@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import MakeTopic, Record
 from tests.topics.table_records import WIDE, Case, partition_deletion, range_deletion, row, row_deletion, rows_by_case
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 # columns: pk, a, b, s, t, v
 WIPED: Sequence[Case] = [

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_bridge import current_table
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.topics.table_records import (
     BEFORE_T,
     OLD,
@@ -23,7 +23,7 @@ from tests.topics.table_records import (
     write_an_added_static_column,
 )
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 # columns: pk, a, b, v, s, t
 STATICS: Sequence[Case] = [

@@ -15,16 +15,12 @@ from schemas.errors import ConfigError
 from spark_bridge import fresh_table
 from spark_bridge.errors import OtherTopicError
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.integration.test_spark_mirror_markers import random_record
 from tests.integration.test_spark_topic_made_again import make_again
 from tests.topics.table_records import NEW, OLD, PLAIN, WIDE
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 _time = time.time
 

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_bridge import raw_stream
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, killed_driver, table_schemas
+from tests.fixtures.spark import DataTopic, Record, killed_driver, table_schemas
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.spark.kill_driver import write_batch
 from tests.spark.streams import started
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 MakeTopic = Callable[..., DataTopic]
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 

@@ -42,17 +42,13 @@ from spark_bridge.rows.record_places import RECORD_SOURCE
 from spark_bridge.rows.row_chain import FIRST_STEP
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import AvroRecord, SchemaVersion, TopicSchemas
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, json_lines
+from tests.fixtures.spark import json_lines
 from tests.spark.spark35_driver import changed_rows
 from tests.unit.spark_bridge import test_user_types as user_types
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 _COLUMNS = "id int, `a b` string, home struct<street: string>, epoch bigint"
 _WIDER = "id int, `a b` string, home struct<street: string, fee: decimal(4,1)>, epoch bigint, size int"
 

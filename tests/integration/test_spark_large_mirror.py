@@ -21,14 +21,10 @@ from spark_bridge.jobs.lake_table import is_listed
 from spark_bridge.jobs.mirror_rows import merge_rows
 from spark_bridge.rows.fold_batches import KEPT_SCHEMA
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.fixtures.spark import MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion, static_row
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 # Keys and owners with characters that SQL must quote.
 _NAMES = ("it's", "back\\slash", "both'\\", '"', "plain")

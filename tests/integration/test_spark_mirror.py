@@ -17,12 +17,11 @@ from cdc.rest import rest
 from spark_bridge import current_table, wait_until_complete
 from spark_bridge.errors import TopicError
 from tests.fixtures.connector import DeployConnector
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 Rows = list[Mapping[str, object]]
 _STATEMENTS = 300

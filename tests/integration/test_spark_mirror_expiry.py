@@ -15,15 +15,11 @@ from pyspark.sql import DataFrame
 from spark_bridge.jobs.mirror import MirrorSummary, _Steps
 from spark_bridge.jobs.mirror_batch import MirrorBatch
 from tests.fixtures.mirror import MirrorOf, stopped_after
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import MakeTopic, Record
 from tests.topics.table_records import PLAIN
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(2_400),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(2_400), pytest.mark.spark_line(">=4.1")]
 
 _WITHIN_S: Final = 600
 

@@ -16,15 +16,11 @@ from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.reading.readers import register
 from tests.fixtures.mirror import Mirror, MirrorOf, stopped_after
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.fixtures.spark import MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from tests.fixtures.mirror import Mirror, MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import MakeTopic, Record
 from tests.topics.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 _FEW_PIECES = 25
 """Limit of code fragments that Spark compiles for one micro-batch only, because they hold the epoch and the time. A

@@ -10,7 +10,7 @@ import pytest
 
 from spark_bridge.jobs import kept_records
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import MakeTopic, Record
 from tests.topics.table_records import (
     BEFORE_T,
     WIDE,
@@ -23,11 +23,7 @@ from tests.topics.table_records import (
 )
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 
 # So late that no row expires while a slow machine compares.

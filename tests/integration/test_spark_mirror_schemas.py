@@ -12,11 +12,11 @@ from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import AvroValue
 from schemas.row_record import AvroSchema, record_writer
 from tests.fixtures.mirror import Mirror, MirrorOf, Rows, stopped_after
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic, Record, table_schemas
 from tests.topics.table_records import NEW, OLD
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 
 _STREET = {"street": "text"}

@@ -9,14 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.fixtures.spark import MakeTopic
 from tests.topics.table_records import WIDE, row, row_deletion
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 
 def test_a_later_update_or_deletion_of_a_moved_key_wins(data_topic: MakeTopic, mirror_of: MirrorOf) -> None:

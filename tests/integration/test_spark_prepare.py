@@ -15,7 +15,7 @@ import pytest
 from cdc.commands.spark_jars import cached_jars
 from runtime.cache_folder import cache_dir
 from spark_bridge.spark_line import LINE
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
+from tests.spark.settings import PY4J_LEAVES_SOCKETS_OPEN
 from tests.topics.events_topic import wait_until
 from tests.unit.cdc.test_spark_command import cdc
 

@@ -36,7 +36,7 @@ from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.publish_admin import PublishAdmin
 from tests.fault_kit.proxy import Proxy
 from tests.fixtures.mirror import Mirror, MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, killed_driver, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic, Record, killed_driver, table_schemas
 from tests.servers.interface import PulsarServer
 from tests.spark.environment import line_jars
 from tests.topics.events_topic import wait_until
@@ -51,11 +51,7 @@ from tests.topics.table_records import (
     static_row,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 BOTH: Mapping[Kind, None] = {"rows": None, "changes": None}
 _MANY_RECORDS = 4_500
 NODE = "01234567-89ab-4cde-8f01-23456789abcd"

@@ -17,16 +17,11 @@ from spark_bridge.jobs.publish import _state, _with_source
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.unit.spark_bridge import test_key_forms as keys
 from tests.unit.spark_bridge import test_user_types as user_types
 from tests.unit.spark_bridge.test_mirror_schema import topic
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 
 def _changes(spark: SparkSession, log: DataFrame, names: LogColumns, *, whole: bool) -> dict[tuple[str, str, str], str]:

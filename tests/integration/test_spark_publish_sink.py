@@ -19,13 +19,12 @@ from spark_bridge.jobs.mirror import changelog
 from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish import publish
 from tests.fixtures.connector import DeployConnector, OpenDataTopic, data_topic_name, wait_until_acknowledged
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import wait_until
 from tests.topics.jdbc_sink import jdbc_sink
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 _SINK = {"pk": "INTEGER", "ck": "TEXT", "n": "BIGINT", "v": "TEXT"}
 _TTL_S = 15

@@ -18,11 +18,11 @@ from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.topic_reader import read_range
 from spark_bridge.topics.options import BridgeOptions
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.servers.interface import PulsarServer
 from tests.topics.numbered_records import KEY_AND_VALUE, names, numbered, read
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 
 def test_every_raw_column_of_a_record(spark: SparkSession, data_topic: MakeTopic) -> None:

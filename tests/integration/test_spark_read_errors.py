@@ -13,11 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic
+from tests.fixtures.spark import MakeTopic
 from tests.servers.interface import PulsarServer
 from tests.topics.numbered_records import KEY_AND_VALUE, numbered, read
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 
 def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: MakeTopic) -> None:

@@ -18,11 +18,11 @@ from spark_bridge.reading.planning import refuse_gap
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import Position
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, Record, table_schemas
 from tests.spark.streams import run_to_its_end, started
 from tests.topics.events_topic import wait_until
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 MakeTopic = Callable[..., DataTopic]
 Seen = list[list[str]]
 """Rows by micro-batch."""

@@ -7,9 +7,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge.rows.folding import _scope
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 
 def test_a_row_with_an_empty_clustering_value_is_a_row(spark: SparkSession) -> None:

@@ -34,16 +34,12 @@ from spark_bridge.errors import UnresolvedError
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.resolved import ResolvedTimestamps
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.table_records import PLAIN
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 _numbers = itertools.count(1)
 _NODE = UUID(int=1)
 

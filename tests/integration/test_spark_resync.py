@@ -28,11 +28,11 @@ from spark_bridge.topics.gaps import GapsTopic
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.connector import wait_until_acknowledged
 from tests.fixtures.served_table import ServeTable
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver
+from tests.fixtures.spark import killed_driver
 from tests.servers.interface import CassandraServer, PulsarServer
 from tests.topics.gaps import gap, make_gaps_topic, messages_in, report_gaps
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 _LONG_AGO_US: Final = 1_700_000_000_000_000
 """A write time of the year 2023: before every window and its margin."""

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from spark_bridge import changes, typed
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.spark.streams import run_to_its_end, started
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 BEFORE = table_schemas(partition_key={"id": "int"}, regular={"b": "text", "old": "int"})
 AFTER = table_schemas(partition_key={"id": "int"}, regular={"a": "int", "b": "text", "c": "list<decimal>"})

@@ -11,14 +11,10 @@ from schemas.errors import ConfigError
 from spark_bridge.jobs.small_merge import merge_folded
 from spark_bridge.rows.folding import folded_here
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.topics.table_records import PLAIN, WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 _LONG = "x" * 20_000
 """The driver does not fold micro-batches with a static value of this length."""

@@ -19,9 +19,7 @@ from spark_bridge.rows.folding import all_records
 from spark_bridge.rows.sql_columns import field, literal, null_of, selected, struct
 from spark_bridge.rows.table_rows import table_columns, table_rows
 from spark_bridge.topics.topic_schemas import SchemaVersion, TopicSchemas
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, table_schemas
-
-pytestmark = pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN)
+from tests.fixtures.spark import table_schemas
 
 _NAMES = ["plain", "two words", "Dot.ted", "back`tick", "quote's", 'double"quote', "back\\slash", "ümlaut", "order"]
 

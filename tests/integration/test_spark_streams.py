@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.sandbox import Sandbox, SandboxOptions
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, RecordWriter, keep_everything
+from tests.fixtures.spark import MakeTopic, RecordWriter, keep_everything
 from tests.spark.streams import run_to_its_end, started
 from tests.topics.numbered_records import KEY_AND_VALUE, names, numbered
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 
 def run_to_the_end(spark: SparkSession, options: Mapping[str, str], folder: Path, **more: str) -> None:

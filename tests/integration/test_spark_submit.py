@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 
 import cdc.spark_job
 from cdc.sandbox import artifacts
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, Record, spark_command
+from tests.fixtures.spark import DataTopic, Record, spark_command
 from tests.spark.settings import SETTINGS
 from tests.topics.table_records import PLAIN
 
 # Spark starts two drivers, one after the other, which took 19 minutes on a machine with a load of 19.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(3_000)]
+pytestmark = pytest.mark.timeout(3_000)
 _WITHIN_S = 900
 
 

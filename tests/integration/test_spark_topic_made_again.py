@@ -9,11 +9,11 @@ from spark_bridge.errors import OtherTopicError
 from spark_bridge.reading.source_readers import StreamReader
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.mirror import MirrorOf, stopped_after
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.topics.numbered_records import KEY_AND_VALUE, numbered
 from tests.topics.table_records import PLAIN
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 
 def make_again(topic: DataTopic) -> None:

@@ -22,15 +22,11 @@ from spark_bridge.jobs.latest import latest_on_read
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.mirror import Mirror, MirrorOf, stopped_after, texts
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.integration.test_spark_publish import Published
 from tests.topics.table_records import NEW, OLD, WIDE, row, static_row
 
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 FIRST_MS, SECOND_MS = 1_700_000_000_000, 1_700_000_100_000
 DROP_MS = 4_000_000_000_000
 """In the year 2096: before that time, the table still has its rows."""

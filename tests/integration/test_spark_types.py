@@ -19,9 +19,9 @@ from spark_bridge.rows.avro_encoding import AvroEncoder, field_types
 from spark_bridge.rows.typed import value_decoder
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, DataTopic, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic, Record, table_schemas
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 ADDRESS = UserType("shop", "address", ("street", "number", "fee"), tuple(map(NativeType, ("text", "int", "decimal"))))
 # column: (CQL type, Avro value, Spark type, value in Spark)

@@ -18,10 +18,10 @@ from spark_bridge.errors import TopicError
 from spark_bridge.rows.folding import all_records
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.servers.interface import PulsarServer
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_line(">=4.1")]
+pytestmark = pytest.mark.spark_line(">=4.1")
 
 CLUSTERED = table_schemas(partition_key={"pk": "text"}, clustering={"ck": "int"}, regular={"v": "int"})
 PLAIN = table_schemas(partition_key={"id": "int"}, regular={"b": "text", "old": "int"})

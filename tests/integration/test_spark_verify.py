@@ -33,12 +33,12 @@ from spark_bridge.jobs.verify import VerifyReport, verify
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.connector import wait_until_acknowledged
 from tests.fixtures.served_table import ServeTable
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, killed_driver, spark_command
+from tests.fixtures.spark import killed_driver, spark_command
 from tests.topics.events_topic import wait_until
 from tests.topics.events_writer import EventsWriter
 
 # The first test compares its table eight times.
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.timeout(1_500)]
+pytestmark = pytest.mark.timeout(1_500)
 
 _ROWS = 300
 _LATER_US: Final = 2_000_000_000_000_000

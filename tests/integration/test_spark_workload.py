@@ -17,12 +17,11 @@ from cassandra.cluster import Session
 from pyspark.sql import SparkSession
 
 from tests.fixtures.connector import DeployConnector
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN
 from tests.servers.interface import PulsarServer
 from tests.spark.workload import TABLES
 from tests.spark.workload_line import Mirrors, Workload, WorkloadLine
 
-pytestmark = [pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN), pytest.mark.spark_workload]
+pytestmark = pytest.mark.spark_workload
 
 _PARTS: Final = 6
 _ALTERED_AFTER: Final = (1, 3)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PATIENCE_S", "SETTINGS"]
+__all__ = ["PATIENCE_S", "PY4J_LEAVES_SOCKETS_OPEN", "SETTINGS"]
 
 PATIENCE_S: Final = 180
 """How long Spark's processes wait for each other on a loaded machine."""
+PY4J_LEAVES_SOCKETS_OPEN: Final = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+"""A filter of warnings for every test with Spark: py4j leaves its connections to the garbage collector."""
 
 SETTINGS: Final = {
     "spark.ui.enabled": "false",

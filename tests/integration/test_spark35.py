@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,13 @@ from pyspark.sql.types import StructType
 from schemas.cql_value import AvroValue
 from spark_bridge import current_table
 from spark_bridge.topics.options import OAUTH2_PLUGIN
-from tests.fixtures.spark import DataTopic, Record, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.fixtures.spark35 import Spark35, Spark35Error
 from tests.spark.spark35_driver import raw_rows
+from tests.topics.numbered_records import KEY_AND_VALUE, texts
 from tests.topics.table_records import WIDE, partition_deletion, range_deletion, row, row_deletion, static_row
 
 pytestmark = pytest.mark.spark35
-MakeTopic = Callable[..., DataTopic]
-KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 _, WIDER_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text", "size": "int"})
 
 
@@ -33,10 +32,6 @@ def values(rows: list[str]) -> list[str]:
     """The texts of rows, sorted by the number in them."""
     found = [bytes.fromhex(each["value"])[2:].decode() for each in map(json.loads, rows)]
     return sorted(found, key=lambda text: int(text.split()[1]))
-
-
-def texts(first: int, last: int) -> list[str]:
-    return [f"row {n}" for n in range(first, last + 1)]
 
 
 def assert_same(spark: SparkSession, spark35: Spark35, options: Mapping[str, str], count: int) -> None:

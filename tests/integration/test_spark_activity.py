@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -17,11 +16,9 @@ from cdc.commands.spark_top import top_command
 from cdc.sandbox import artifacts
 from spark_bridge.rows.activity import change_rates, recent, topic_summary
 from spark_bridge.rows.topic_activity import count_activity
-from tests.fixtures.spark import DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.servers.interface import REPOSITORY
-
-MakeTopic = Callable[..., DataTopic]
-KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
+from tests.topics.numbered_records import KEY_AND_VALUE
 
 
 def written(topic: DataTopic) -> None:

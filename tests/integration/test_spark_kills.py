@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_bridge import raw_stream
-from tests.fixtures.spark import DataTopic, Record, killed_driver, table_schemas
+from tests.fixtures.spark import MakeTopic, Record, killed_driver
 from tests.fixtures.spark_cluster import SparkCluster
 from tests.spark.kill_driver import write_batch
 from tests.spark.streams import started
+from tests.topics.numbered_records import KEY_AND_VALUE
 
 pytestmark = pytest.mark.spark_line(">=4.1")
-MakeTopic = Callable[..., DataTopic]
-KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 
 
 def ids(spark: SparkSession, folder: str, batch: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pulsar as pulsar_client
@@ -16,19 +16,9 @@ from spark_bridge.reading.planning import plan_batch
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.options import BridgeOptions
-from tests.fixtures.spark import DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.topics.events_topic import wait_until
-
-MakeTopic = Callable[..., DataTopic]
-KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
-
-
-def numbered(first: int, last: int) -> list[Record]:
-    return [Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(first, last + 1)]
-
-
-def texts(first: int, last: int) -> list[str]:
-    return [f"row {n}" for n in range(first, last + 1)]
+from tests.topics.numbered_records import KEY_AND_VALUE, numbered, texts
 
 
 def values(options: BridgeOptions, spans: Iterable[TopicRange]) -> list[bytes | None]:

@@ -18,28 +18,14 @@ from spark_bridge.reading.planning import refuse_gap
 from spark_bridge.topics.admin import PulsarAdmin
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.positions import Position
-from tests.fixtures.spark import DataTopic, Record, table_schemas
+from tests.fixtures.spark import DataTopic, MakeTopic
 from tests.spark.streams import run_to_its_end, started
 from tests.topics.events_topic import wait_until
+from tests.topics.numbered_records import KEY_AND_VALUE, names, numbered, texts
 
 pytestmark = pytest.mark.spark_line(">=4.1")
-MakeTopic = Callable[..., DataTopic]
 Seen = list[list[str]]
 """Rows by micro-batch."""
-KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
-
-
-def numbered(first: int, last: int) -> list[Record]:
-    return [Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(first, last + 1)]
-
-
-def rows(first: int, last: int) -> list[str]:
-    return [f"row {n}" for n in range(first, last + 1)]
-
-
-def names(frame: DataFrame) -> list[str]:
-    """The texts after the two bytes of Avro for "not null" and the length."""
-    return [bytes(row.value)[2:].decode() for row in frame.collect()]
 
 
 def read(spark: SparkSession, options: Mapping[str, str], **more: str) -> list[str]:
@@ -107,7 +93,7 @@ def test_several_topics_by_list_and_by_pattern(spark: SparkSession, data_topic: 
     two.write(*numbered(11, 14))
     options = without_topic(one)
     listed = {**options, "topics": f"{one.name}, {two.name.removeprefix('persistent://')}"}
-    assert sorted(read(spark, listed)) == sorted(rows(1, 3) + rows(11, 14))
+    assert sorted(read(spark, listed)) == sorted(texts(1, 3) + texts(11, 14))
     ends = [each.name.rsplit("-", 1)[1] for each in (one, two)]
     pattern = one.name.rsplit("-", 1)[0] + f"-({ends[0]}|{ends[1]})"
     found = spark.read.format("cassandra_cdc").options(**options, topicsPattern=pattern).load()
@@ -128,13 +114,13 @@ def test_offsets_by_time_and_by_message_id(spark: SparkSession, data_topic: Make
         pass
     topic.write(*numbered(5, 6))
     later = (newest + dt.timedelta(days=1)).isoformat()
-    assert read(spark, topic.options, startingOffsets=cut) == rows(5, 6)
-    assert read(spark, topic.options, endingOffsets=cut) == rows(1, 4)
+    assert read(spark, topic.options, startingOffsets=cut) == texts(5, 6)
+    assert read(spark, topic.options, endingOffsets=cut) == texts(1, 4)
     assert read(spark, topic.options, startingOffsets=later) == []
-    assert read(spark, topic.options, endingOffsets=later) == rows(1, 6)
+    assert read(spark, topic.options, endingOffsets=later) == texts(1, 6)
     second = json.dumps({topic.name: ids[1].rsplit(":", 1)[0]})
-    assert read(spark, topic.options, startingOffsets=second, endingOffsets=cut) == rows(3, 4)
-    assert read(spark, topic.options, endingOffsets=second) == rows(1, 2)
+    assert read(spark, topic.options, startingOffsets=second, endingOffsets=cut) == texts(3, 4)
+    assert read(spark, topic.options, endingOffsets=second) == texts(1, 2)
     with pytest.raises(PySparkException, match="startingOffsets: must be 'earliest', 'latest', a time with its zone"):
         read(spark, topic.options, startingOffsets="2026-11-21T05:00:00")
 
@@ -147,10 +133,10 @@ def test_a_limit_of_rows_keeps_its_place_over_restarts(
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10", checkpointLocation=str(tmp_path / "checkpoint"))
-    assert [query.run() for _ in range(3)] == [[rows(1, 8)], [rows(9, 16)], [rows(17, 20)]]
+    assert [query.run() for _ in range(3)] == [[texts(1, 8)], [texts(9, 16)], [texts(17, 20)]]
     topic.write(*numbered(21, 50), batch=15)
-    assert query.run() == [rows(21, 35)], "one entry is read even when it is larger than the limit"
-    assert [query.run(), query.run()] == [[rows(36, 50)], []]
+    assert query.run() == [texts(21, 35)], "one entry is read even when it is larger than the limit"
+    assert [query.run(), query.run()] == [[texts(36, 50)], []]
 
 
 @pytest.mark.spark_line("==4.1")
@@ -165,7 +151,7 @@ def test_a_limit_of_bytes_is_shared_by_topic_partitions(
     assert all(10 <= len(each) <= 20 for each in found), found
     while rest := query.run():
         found += rest
-    assert sorted(each for batch in found for each in batch) == rows(10, 49)
+    assert sorted(each for batch in found for each in batch) == texts(10, 49)
 
 
 @pytest.mark.spark_line("==4.1")
@@ -189,10 +175,10 @@ def test_a_run_takes_all_micro_batches_of_a_limit_to_the_end_that_was_there_at_i
     topic.write(*numbered(1, 20), batch=4)
     query = batches(topic, maxRowsPerTrigger="10")
     seen = query.run(at_each=lambda seen: topic.write(*numbered(20 + len(seen), 20 + len(seen))))
-    assert seen == [rows(1, 8), rows(9, 16), rows(17, 20)]
-    assert query.run() == [rows(21, 23)]
+    assert seen == [texts(1, 8), texts(9, 16), texts(17, 20)]
+    assert query.run() == [texts(21, 23)]
     topic.write(*numbered(24, 53), batch=15)
-    assert query.run() == [rows(24, 38), rows(39, 53)], "one entry is read even when it is larger than the limit"
+    assert query.run() == [texts(24, 38), texts(39, 53)], "one entry is read even when it is larger than the limit"
     assert query.run() == []
 
 
@@ -211,7 +197,7 @@ def test_a_limit_of_bytes_is_shared_by_topic_partitions_in_one_run(
     found = batches(topic, maxBytesPerTrigger="180").run(at_each=add_partitions)
     assert len(found) > 2
     assert all(10 <= len(each) <= 20 for each in found[:-2]), found
-    assert sorted(each for batch in found for each in batch) == rows(10, 59)
+    assert sorted(each for batch in found for each in batch) == texts(10, 59)
 
 
 @pytest.mark.spark_line(">=4.2")
@@ -243,7 +229,7 @@ def test_a_micro_batch_of_a_limit_that_failed_is_read_again_as_it_was(
     with pytest.raises(PySparkException, match="the sink is full"):
         query.run(at_each=fail_in_the_second)
     topic.write(*numbered(21, 22))
-    assert query.run(maxRowsPerTrigger="100") == [rows(9, 16), rows(17, 22)]
+    assert query.run(maxRowsPerTrigger="100") == [texts(9, 16), texts(17, 22)]
 
 
 @pytest.mark.spark_line(">=4.2")
@@ -253,7 +239,7 @@ def test_a_trigger_that_takes_everything_at_once_knows_no_limit(
     """Spark then asks for all records, independent of the source's limit."""
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 6))
-    assert batches(topic, maxRowsPerTrigger="2").run(trigger="once") == [rows(1, 6)]
+    assert batches(topic, maxRowsPerTrigger="2").run(trigger="once") == [texts(1, 6)]
 
 
 @pytest.mark.spark_line(">=4.2")
@@ -273,7 +259,7 @@ def test_a_query_that_follows_a_topic_keeps_to_its_limit(
         query.processAllAvailable()
     finally:
         query.stop()
-    assert [each for batch in seen for each in batch] == rows(4, 9)
+    assert [each for batch in seen for each in batch] == texts(4, 9)
     assert max(map(len, seen)) <= 4
 
 
@@ -305,7 +291,7 @@ def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., B
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     query = batches(topic)
-    assert query.run() == [rows(1, 2)]
+    assert query.run() == [texts(1, 2)]
     ids = topic.write(*numbered(3, 4))
     drop_what_was_acknowledged(topic, 1)
     topic.write(*numbered(5, 6))
@@ -313,7 +299,7 @@ def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., B
     lost = f"topic partition {topic.name}: records after position {ledger}:{int(entry) - 1} and before"
     with pytest.raises(PySparkException, match=lost):
         query.run()
-    assert query.run(failOnDataLoss="false") == [rows(5, 6)]
+    assert query.run(failOnDataLoss="false") == [texts(5, 6)]
 
 
 def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:
@@ -321,16 +307,16 @@ def test_a_durable_subscription_holds_what_was_not_read(batches: Callable[..., B
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 2))
     query = batches(topic, subscription="spark")
-    assert query.run() == [rows(1, 2)]
+    assert query.run() == [texts(1, 2)]
     topic.write(*numbered(3, 4))
     drop_what_was_acknowledged(topic, 2)
     topic.write(*numbered(5, 6))
-    assert query.run() == [rows(3, 6)]
+    assert query.run() == [texts(3, 6)]
     topic.write(*numbered(7, 8))
-    assert query.run() == [rows(7, 8)]  # Spark reports a finished micro-batch when the next one runs.
+    assert query.run() == [texts(7, 8)]  # Spark reports a finished micro-batch when the next one runs.
     drop_what_was_acknowledged(topic, 2)
     topic.write(*numbered(9, 9))
-    assert query.run() == [rows(9, 9)]
+    assert query.run() == [texts(9, 9)]
 
 
 def test_the_last_ledger_of_a_silent_topic_stays_though_all_of_it_was_read(data_topic: MakeTopic) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.cql.native_types import NATIVE_TYPES
+from tests.cql.type_text import split_arguments
 
 __all__ = ["RandomTypes"]
 
@@ -66,7 +67,7 @@ class RandomTypes:
 
     def literal(self, cql_type: str) -> str:
         """A random literal of the type."""
-        name, arguments = split_type(cql_type)
+        name, arguments = split_arguments(cql_type)
         match name:
             case "frozen":
                 return self.literal(arguments[0])
@@ -123,18 +124,3 @@ class RandomTypes:
             case "uuid":
                 return f"{rng.getrandbits(32):08x}-{rng.getrandbits(16):04x}-4{rng.getrandbits(12):03x}-9a{rng.getrandbits(8):02x}-{rng.getrandbits(48):012x}"
         raise AssertionError(name)
-
-
-def split_type(cql_type: str) -> tuple[str, list[str]]:
-    """`map<int, frozen<list<int>>>` -> `map` and its two arguments."""
-    name, bracket, rest = cql_type.partition("<")
-    if not bracket:
-        return cql_type, []
-    arguments, depth, start = [], 0, 0
-    inside = rest[:-1]
-    for at, char in enumerate(inside):
-        depth += {"<": 1, ">": -1}.get(char, 0)
-        if char == "," and depth == 0:
-            arguments.append(inside[start:at].strip())
-            start = at + 1
-    return name, [*arguments, inside[start:].strip()]

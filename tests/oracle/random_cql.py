@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.oracle.cql_values import RandomTypes, split_type
+from tests.cql.type_text import split_arguments
+from tests.oracle.cql_values import RandomTypes
 from tests.oracle.featured_cql import FeaturedCql
 
 __all__ = ["RandomCql", "random_cql"]
@@ -144,7 +145,7 @@ def _insert(target: str, table: _Table, types: RandomTypes, key: list[str]) -> s
 def _assignment(name: str, cql_type: str, types: RandomTypes) -> str:
     """The SET of one column: a new value, or a change of some elements."""
     rng = types.rng
-    outer, arguments = split_type(cql_type)
+    outer, arguments = split_arguments(cql_type)
     value = "null" if rng.random() < 0.1 else types.literal(cql_type)
     if rng.random() < 0.5:
         return f"{name} = {value}"
@@ -164,7 +165,7 @@ def _assignment(name: str, cql_type: str, types: RandomTypes) -> str:
 
 
 def _removal(name: str, cql_type: str, types: RandomTypes) -> str:
-    outer, arguments = split_type(cql_type)
+    outer, arguments = split_arguments(cql_type)
     if outer in {"map", "set"} and types.rng.random() < 0.5:
         return f"{name}[{types.literal(arguments[0])}]"
     if outer in types.user_types and types.rng.random() < 0.5:

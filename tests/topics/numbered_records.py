@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.fixtures.spark import Record, table_schemas
 
-__all__ = ["KEY_AND_VALUE", "names", "numbered", "read"]
+__all__ = ["KEY_AND_VALUE", "names", "numbered", "read", "texts"]
 
 KEY_AND_VALUE = table_schemas(partition_key={"id": "int"}, regular={"name": "text"})
 
@@ -21,6 +21,11 @@ def read(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFr
 def numbered(first: int, last: int) -> list[Record]:
     """Records with the keys `first` to `last`, named `row 1` and so on."""
     return [Record(key={"id": n}, value={"name": f"row {n}"}) for n in range(first, last + 1)]
+
+
+def texts(first: int, last: int) -> list[str]:
+    """The names of these records."""
+    return [f"row {n}" for n in range(first, last + 1)]
 
 
 def names(frame: DataFrame) -> list[str]:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tests.cql.type_text import split_arguments
 from tests.fault_kit.oracle.cassandra_rows import Stored
 from tests.fault_kit.oracle.folding import Key, TableShape
 from tests.fault_kit.oracle.topics import DataRecord
-from tests.fault_kit.oracle.values import Form, avro_name, form_of_avro, split_arguments
+from tests.fault_kit.oracle.values import Form, avro_name, form_of_avro
 
 __all__ = ["Rows", "differences", "last_of_each_key", "mirrored", "replayed", "selected"]
 

@@ -12,7 +12,9 @@ import struct
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["Form", "avro_name", "form_of_avro", "form_of_driver", "is_multi_cell", "split_arguments"]
+from tests.cql.type_text import split_arguments
+
+__all__ = ["Form", "avro_name", "form_of_avro", "form_of_driver", "is_multi_cell"]
 
 Form = object
 """A hashable value; None is null."""
@@ -30,21 +32,6 @@ def form_of_driver(cql_type: str, value: Any) -> Form:
 def form_of_avro(cql_type: str, value: Any) -> Form:
     """The form of a value that Avro without logical types returned."""
     return None if value is None else _form(cql_type, value, is_avro=True)
-
-
-def split_arguments(cql_type: str) -> tuple[str, list[str]]:
-    """`map<int, frozen<list<int>>>` -> `map` and `int`, `frozen<list<int>>`."""
-    name, bracket, rest = cql_type.partition("<")
-    if not bracket:
-        return cql_type, []
-    arguments, depth, start = [], 0, 0
-    inside = rest[:-1]
-    for at, char in enumerate(inside):
-        depth += {"<": 1, ">": -1}.get(char, 0)
-        if char == "," and depth == 0:
-            arguments.append(inside[start:at].strip())
-            start = at + 1
-    return name, [*arguments, inside[start:].strip()]
 
 
 def is_multi_cell(cql_type: str) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -44,21 +43,17 @@ from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from schemas.resolved import DEAD_LETTERS, NOT_READ, TableResolved
 from schemas.topics import full_topic_name
+from tests.golden.health_answers import HEALTH, recorded
 from tests.servers.other_user import as_another_user
 from tests.topics.gaps import GAP
 
-_GOLDEN = Path(__file__).parent.parent.parent / "golden" / "health"
 _NOW_S = 1_795_453_200.0
 # An instance that has ended by an error, as the functions worker tells it.
 _ENDED = {"running": False, "error": "", "numRestarts": 1, "latestSystemExceptions": [], "latestSourceExceptions": []}
 
 
-def _recorded(name: str) -> Any:
-    return json.loads((_GOLDEN / f"{name}.json").read_text())
-
-
 def _source(name: str, logs: Path | None = None) -> tuple[SourceView, Finding]:
-    view = SourceView.of("shop", _recorded("source"), _recorded(f"source-{name}"))
+    view = SourceView.of("shop", recorded("source"), recorded(f"source-{name}"))
     [finding] = view.findings(logs, _NOW_S)
     return view, finding
 
@@ -82,7 +77,7 @@ def test_a_source_that_the_worker_gave_up_is_told_with_the_command() -> None:
 def test_a_source_without_a_reason_names_the_log_that_has_it() -> None:
     """The worker forgets why an instance ended. Pulsar restarts it within half a minute, so the restart comes last."""
     status = {"numInstances": 1, "numRunning": 0, "instances": [{"instanceId": 0, "status": _ENDED}]}
-    [finding] = SourceView.of("shop", _recorded("source"), status).findings(None, _NOW_S)
+    [finding] = SourceView.of("shop", recorded("source"), status).findings(None, _NOW_S)
     assert finding.remedy.startswith(
         "wait half a minute: Pulsar restarts an instance that has ended; if it stays down: see"
         " logs/functions/public/default/shop/shop-0.log on the worker (functionsLogDir"
@@ -97,7 +92,7 @@ def test_a_wrong_option_that_only_the_cluster_shows_is_to_be_corrected(tmp_path:
     line = "java.lang.IllegalStateException: loadBalancing.localDc: no node is in 'dc1'; the cluster has 'datacenter1'"
     (folder / "shop-0.log").write_text(f"2026-11-29 [main] INFO  starting\n{line}\n\tat Host.open(Host.java:7)\n")
     status = {"numInstances": 1, "numRunning": 0, "instances": [{"instanceId": 0, "status": _ENDED}]}
-    [finding] = SourceView.of("shop", _recorded("source"), status).findings(tmp_path, _NOW_S)
+    [finding] = SourceView.of("shop", recorded("source"), status).findings(tmp_path, _NOW_S)
     assert finding.remedy == "correct its --source-config with pulsar-admin sources update --name shop"
 
 
@@ -172,10 +167,10 @@ def test_a_source_that_somebody_stopped_is_not_down() -> None:
 
 def test_a_remedy_names_the_namespace_of_a_source_that_is_not_in_the_default_one() -> None:
     """Otherwise pulsar-admin would look in public/default."""
-    config = {**_recorded("source"), "tenant": "acme", "namespace": "cdc"}
-    [down] = SourceView.of("shop", config, _recorded("source-given-up")).findings(None, _NOW_S)
+    config = {**recorded("source"), "tenant": "acme", "namespace": "cdc"}
+    [down] = SourceView.of("shop", config, recorded("source-given-up")).findings(None, _NOW_S)
     assert down.remedy.startswith("pulsar-admin sources restart --tenant acme --namespace cdc --name shop, ")
-    [stopped] = SourceView.of("shop", config, _recorded("source-stopped")).findings(None, _NOW_S)
+    [stopped] = SourceView.of("shop", config, recorded("source-stopped")).findings(None, _NOW_S)
     assert stopped.remedy == "pulsar-admin sources start --tenant acme --namespace cdc --name shop"
 
 
@@ -208,7 +203,7 @@ def test_a_wrong_option_is_taken_from_the_instances_log(tmp_path: Path) -> None:
 
 def test_an_events_topic_without_its_subscription_has_no_backlog() -> None:
     """Each of the topic's four partitions has a reader."""
-    stats = _recorded("events-stats")
+    stats = recorded("events-stats")
     found = Backlog.of(stats, "sub", _NOW_S)
     assert found is not None
     assert (found.messages, found.consumers, found.text()) == (0, 4, "nothing waits")
@@ -217,7 +212,7 @@ def test_an_events_topic_without_its_subscription_has_no_backlog() -> None:
 
 def test_what_waits_has_the_age_of_its_oldest_message() -> None:
     """Partitions are added up. A partition without a backlog has no age."""
-    stats = _recorded("events-stats")
+    stats = recorded("events-stats")
     parts = list(stats["partitions"].values())
     for part, backlog, since_s in zip(parts[:2], (2, 3), (30, 90), strict=True):
         part["subscriptions"]["sub"]["msgBacklog"] = backlog
@@ -236,7 +231,7 @@ def test_a_table_of_which_nothing_is_acknowledged_stalls(
     acknowledged_s: float, connected_s: float, stalled_s: float
 ) -> None:
     """Another key or partition that goes on shows that the table is not parked. A new reader gets its time."""
-    stats = _recorded("events-stats")
+    stats = recorded("events-stats")
     first, second, *_ = (part["subscriptions"]["sub"] for part in stats["partitions"].values())
     first["msgBacklog"], first["earliestMsgPublishTimeInBacklog"] = 1, int((_NOW_S - 25) * 1000)
     second["lastAckedTimestamp"] = int((_NOW_S - acknowledged_s) * 1000)
@@ -387,7 +382,7 @@ def test_while_gap_records_are_unread_it_is_not_known_whether_one_is_open(has_ga
 
 
 def _agent(age_s: float, place: str = "/nowhere", **changed: object) -> list[Finding]:
-    content = {**_recorded("agent-status"), **changed}
+    content = {**recorded("agent-status"), **changed}
     now_s = datetime.fromisoformat(content["time"]).timestamp() + age_s
     return list(AgentStatus(place, content).findings(now_s))
 
@@ -459,7 +454,7 @@ def test_an_agent_that_has_ended_does_not_run_however_new_its_status_is(
 )
 def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: float | None, last: str | None) -> None:
     """The counter stays until the agent's next start. Earlier versions do not report the time of the last failure."""
-    status = _recorded("agent-status")
+    status = recorded("agent-status")
     metrics = {**status["metrics"], "write_failures": 41}
     if ago_s is not None:
         metrics["last_write_failure_timestamp_seconds"] = datetime.fromisoformat(status["time"]).timestamp() - ago_s
@@ -470,7 +465,7 @@ def test_failed_writes_are_told_until_nothing_has_failed_for_a_minute(ago_s: flo
 
 def test_finished_segments_that_stay_are_told_with_the_right_remedy() -> None:
     """cdc_raw fills up, and the remedy was to see why events are not sent. They were."""
-    metrics = {**_recorded("agent-status")["metrics"], "segments_not_deleted": 3, "archive_failures": 2}
+    metrics = {**recorded("agent-status")["metrics"], "segments_not_deleted": 3, "archive_failures": 2}
     [deleted, archived] = _agent(1, metrics=metrics)
     assert (deleted.level, deleted.text) == (
         Level.FAILURE,
@@ -486,7 +481,7 @@ def test_finished_segments_that_stay_are_told_with_the_right_remedy() -> None:
 def test_the_folder_of_finished_segments_that_stay_is_named() -> None:
     """The remedy named cdc_raw, also for segments in spillDir, which may be on another disk."""
     metrics = {
-        **_recorded("agent-status")["metrics"],
+        **recorded("agent-status")["metrics"],
         "segments_not_deleted": 2,
         "segments_not_deleted_elsewhere": 2,
     }
@@ -505,7 +500,7 @@ def test_the_folder_of_finished_segments_that_stay_is_named() -> None:
 
 def test_two_troubles_of_an_agent_are_two_findings() -> None:
     """Each has its own remedy, and no finding says that the agent is well."""
-    metrics = {**_recorded("agent-status")["metrics"], "segments_gone_unread": 3}
+    metrics = {**recorded("agent-status")["metrics"], "segments_gone_unread": 3}
     stopped = {"shop.orders": {"time_ms": 1, "stopped": "3 segments disappeared"}}
     found = _agent(
         1, cassandra_problem="Cassandra at 127.0.0.1 port 9042: refused", metrics=metrics, published_until=stopped
@@ -540,7 +535,7 @@ def test_tables_with_the_same_problem_are_counted() -> None:
 @pytest.mark.parametrize("name", ["segments_gone_unread", "segments_unreadable", "corrupt_entries"])
 def test_a_loss_is_a_failure_until_no_table_stands_still(name: str) -> None:
     """The counters stay until the agent's next start, long after the gaps were closed."""
-    metrics = {**_recorded("agent-status")["metrics"], name: 3}
+    metrics = {**recorded("agent-status")["metrics"], name: 3}
     tables = {"shop.parts": {"time_ms": 1, "stopped": None}, "shop.orders": {"time_ms": None, "stopped": "lost"}}
     [open_one] = _agent(1, metrics=metrics, published_until=tables)
     assert (open_one.level, "next start" in open_one.remedy) == (Level.FAILURE, False)
@@ -556,7 +551,7 @@ def test_a_loss_is_a_failure_until_no_table_stands_still(name: str) -> None:
 
 def test_remedies_of_an_agent_of_another_machine_name_no_folder_here() -> None:
     """The place of such an agent is a URL, not a path."""
-    metrics = {**_recorded("agent-status")["metrics"], "parked": 3, "write_failures": 2}
+    metrics = {**recorded("agent-status")["metrics"], "parked": 3, "write_failures": 2}
     url = "http://10.0.0.1:9465"
     remedies = [each.remedy for each in _agent(1, url, metrics=metrics) if each.level is not Level.OK]
     assert len(remedies) == 2
@@ -565,13 +560,13 @@ def test_remedies_of_an_agent_of_another_machine_name_no_folder_here() -> None:
 
 def test_an_agent_may_be_asked_over_http() -> None:
     """The answer equals the status file. An address without this page is reported."""
-    body = (_GOLDEN / "agent-status.json").read_bytes()
+    body = (HEALTH / "agent-status.json").read_bytes()
     endpoint = HttpEndpoint("127.0.0.1", 0, {"/status": lambda: (True, body, "application/json")})
     other = HttpEndpoint("127.0.0.1", 0, {"/readyz": lambda: (True, b"", "text/plain")})
     endpoint.start()
     other.start()
     try:
-        assert AgentStatus.of_url(f"http://{endpoint.address}/").content == _recorded("agent-status")
+        assert AgentStatus.of_url(f"http://{endpoint.address}/").content == recorded("agent-status")
         with pytest.raises(NoStatusError, match="has no /status"):
             AgentStatus.of_url(f"http://{other.address}")
     finally:

@@ -36,14 +36,9 @@ from change_agent.schema.node_connection import CHECK_LOGIN, Node, NodeConnectio
 from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, encode_gap
 from schemas.topics import RESEND_SUBSCRIPTION
+from tests.golden.health_answers import HEALTH, recorded
 from tests.servers.pages import Page, page, serving
 from tests.topics.gaps import GAP
-
-_GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
-
-
-def _recorded(name: str) -> Any:
-    return json.loads((_GOLDEN / f"{name}.json").read_text())
 
 
 def _line(url: str, **options: object) -> LineConfig:
@@ -54,8 +49,8 @@ _WORKER: Final = {
     "/admin/v2/worker/cluster": page([{"workerId": "w"}]),
     "/admin/v2/worker/cluster/leader/ready": page(True),
     "/admin/v3/sources/public/default": page(["shop"]),
-    "/admin/v3/sources/public/default/shop": page(_recorded("source")),
-    "/admin/v3/sources/public/default/shop/status": page(_recorded("source-given-up")),
+    "/admin/v3/sources/public/default/shop": page(recorded("source")),
+    "/admin/v3/sources/public/default/shop/status": page(recorded("source-given-up")),
     "/admin/v3/packages/source/public/default": page(["shop", "gone"]),
 }
 _WORKER_PAGE: Final = "/admin/v2/worker/cluster"
@@ -208,7 +203,7 @@ def test_a_node_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"3 nodes, 5.0.9; 1 of them down (nothing listens on port {line.port}): 127.0.0.2"
     assert (found.level, found.text) == (Level.FAILURE, text)
     assert found.remedy == "start Cassandra there, or see its log"
-    content = {**_recorded("agent-status"), "node_id": str(UUID(int=2)), "cassandra_problem": "refused"}
+    content = {**recorded("agent-status"), "node_id": str(UUID(int=2)), "cassandra_problem": "refused"}
     told = cluster.finding([AgentStatus("http://agent", content)], _WRITTEN_S + 1)
     assert (told.level, told.text) == (Level.WARNING, text)
     assert cluster.finding([AgentStatus("http://agent", content)], _WRITTEN_S + 60).level is Level.FAILURE
@@ -227,7 +222,7 @@ def test_the_doctor_tells_of_nodes_and_agents_as_the_status_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It used to pass an agent that had ended, and a node that never had one."""
-    (tmp_path / "status.json").write_text(json.dumps({**_recorded("agent-status"), "node_id": str(UUID(int=1))}))
+    (tmp_path / "status.json").write_text(json.dumps({**recorded("agent-status"), "node_id": str(UUID(int=1))}))
     pages = {
         **_WORKER,
         "/admin/v2/brokers/version": Page(b"4.0.10"),
@@ -426,7 +421,7 @@ def test_an_error_of_the_broker_is_no_end_of_the_gap_records() -> None:
     assert found.text.startswith("whether a gap is open is not known: of 3 messages 2 were read. 2 gaps are open")
 
 
-_WRITTEN_S: Final = datetime.fromisoformat(_recorded("agent-status")["time"]).timestamp()
+_WRITTEN_S: Final = datetime.fromisoformat(recorded("agent-status")["time"]).timestamp()
 
 
 def _asked(answer: Page) -> AgentStatus:
@@ -437,7 +432,7 @@ def _asked(answer: Page) -> AgentStatus:
 @pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
 def test_the_age_of_an_agents_status_is_measured_by_its_own_clock(ahead_s: float) -> None:
     """The clock of this machine may differ."""
-    body = (_GOLDEN / "agent-status.json").read_bytes()
+    body = (HEALTH / "agent-status.json").read_bytes()
     [well] = _asked(Page(body)).findings(_WRITTEN_S + ahead_s)
     assert (well.level, well.text) == (Level.OK, "runs, lag 0 B, 0.0 s; 0 events/s")
     [silent] = _asked(Page(body, date="Mon, 23 Nov 2026 17:12:05 GMT")).findings(_WRITTEN_S + ahead_s)
@@ -447,7 +442,7 @@ def test_the_age_of_an_agents_status_is_measured_by_its_own_clock(ahead_s: float
 @pytest.mark.parametrize("date", [None, "yesterday"])
 def test_without_the_date_of_its_answer_the_clock_of_this_machine_counts(date: str | None) -> None:
     """The finding says so."""
-    status = _asked(Page((_GOLDEN / "agent-status.json").read_bytes(), date=date))
+    status = _asked(Page((HEALTH / "agent-status.json").read_bytes(), date=date))
     assert [each.level for each in status.findings(_WRITTEN_S + 1)] == [Level.OK]
     [silent] = status.findings(_WRITTEN_S + 120)
     assert silent.text == "answers, but wrote no status for 2 min by the clock of this machine, which may differ"
@@ -457,9 +452,9 @@ _OTHERS: Final = [
     {},
     [],
     {"database": "ok", "version": "11.0"},  # Grafana, which has the port of docs' examples
-    {**_recorded("agent-status"), "time": "soon"},
-    {**_recorded("agent-status"), "metrics": {"parked": "three"}},
-    {**_recorded("agent-status"), "topics": {"shop.orders": None}},
+    {**recorded("agent-status"), "time": "soon"},
+    {**recorded("agent-status"), "metrics": {"parked": "three"}},
+    {**recorded("agent-status"), "topics": {"shop.orders": None}},
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +15,12 @@ from cdc.health.pulsar_service import PulsarService
 from cdc.health.sources import SourceView, with_starts
 from cdc.health.tables import tables
 from cdc.health.worker_requests import last_request
+from tests.golden.health_answers import HEALTH, recorded
 from tests.servers.pages import Page, page, serving
 from tests.servers.worker_requests import source_request
 
-_GOLDEN: Final = Path(__file__).parents[2] / "golden" / "health"
 _REQUESTS: Final = "/admin/v2/persistent/public/functions/metadata/examinemessage"
 _PUBLISHED: Final = "2026-11-23T17:10:02.500Z"
-
-
-def _recorded(name: str) -> Any:
-    return json.loads((_GOLDEN / f"{name}.json").read_text())
 
 
 def _asked(content: bytes, published: str = _PUBLISHED, date: str = "Mon, 23 Nov 2026 17:10:05 GMT") -> Page:
@@ -35,14 +30,14 @@ def _asked(content: bytes, published: str = _PUBLISHED, date: str = "Mon, 23 Nov
 def _found(status: Mapping[str, Any], requests: Page | None, logs: Path | None = None) -> Finding:
     with serving({} if requests is None else {_REQUESTS: requests}) as url:
         with PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service:
-            [view] = with_starts(service, [SourceView.of("shop", _recorded("source"), status)])
+            [view] = with_starts(service, [SourceView.of("shop", recorded("source"), status)])
         [finding] = view.findings(logs, 0.0)
     return finding
 
 
 def test_a_source_that_was_just_created_is_starting() -> None:
     """It was a failure, with a restart as remedy."""
-    found = _found(_recorded("source-starting"), _asked(source_request("shop")))
+    found = _found(recorded("source-starting"), _asked(source_request("shop")))
     assert (found.level, found.subject) == (Level.WARNING, "shop")
     assert found.text == "is starting: 0 of 1 instances run; created, changed or started 2.5 s ago"
     assert found.remedy.startswith("wait: ")
@@ -50,7 +45,7 @@ def test_a_source_that_was_just_created_is_starting() -> None:
 
 def test_the_request_of_a_worker_is_understood() -> None:
     """It was recorded from Pulsar 4.0.8 after `sources create`."""
-    found = _found(_recorded("source-starting"), _asked((_GOLDEN / "worker-request.bin").read_bytes()))
+    found = _found(recorded("source-starting"), _asked((HEALTH / "worker-request.bin").read_bytes()))
     assert (found.level, found.text.partition(":")[0]) == (Level.WARNING, "is starting")
 
 
@@ -73,7 +68,7 @@ def test_the_request_of_a_worker_is_understood() -> None:
 )
 def test_without_a_request_to_start_it_a_source_is_down(requests: Page | None) -> None:
     """A failure is never hidden by a missing right, by another request, or by content that is not understood."""
-    found = _found(_recorded("source-starting"), requests)
+    found = _found(recorded("source-starting"), requests)
     assert (found.level, found.text) == (
         Level.FAILURE,
         "is not running: 0 of 1 instances run (UNAVAILABLE: io exception)",
@@ -81,7 +76,7 @@ def test_without_a_request_to_start_it_a_source_is_down(requests: Page | None) -
 
 
 def _status(**changes: object) -> Mapping[str, Any]:
-    status: dict[str, Any] = _recorded("source-starting")
+    status: dict[str, Any] = recorded("source-starting")
     status["instances"][0]["status"].update(changes)
     return status
 
@@ -103,7 +98,7 @@ def test_a_source_that_the_worker_has_not_scheduled_is_starting() -> None:
     """The worker then has no list of exceptions, as for a source that somebody has stopped."""
     scheduled = _status(error="Source has not been scheduled")
     assert _found(scheduled, _asked(source_request("shop"))).level is Level.WARNING
-    stopped = _recorded("source-stopped")
+    stopped = recorded("source-stopped")
     assert _found(stopped, _asked(source_request("shop", state=0))).text.startswith("is starting: ")
     found = _found(stopped, _asked(source_request("shop", state=1)))
     assert (found.level, found.text) == (Level.FAILURE, "is stopped: 0 of 1 instances run")
@@ -125,7 +120,7 @@ def test_a_source_that_was_stopped_after_a_failed_start_is_stopped(state: int, e
         serving({_REQUESTS: request}) as url,
         PulsarService(LineConfig.from_mapping({"pulsarAdminUrl": url})) as service,
     ):
-        [view] = with_starts(service, [SourceView.of("shop", _recorded("source"), _status(error=error))])
+        [view] = with_starts(service, [SourceView.of("shop", recorded("source"), _status(error=error))])
     assert (view.is_stopped, view.is_down) == (is_stopped, not is_stopped)
 
 
@@ -134,7 +129,7 @@ def test_a_wrong_option_is_a_failure_at_once(tmp_path: Path) -> None:
     log = tmp_path / "public" / "default" / "shop" / "shop-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("java.lang.IllegalArgumentException: events.maxWaitng: is not an option of this connector\n")
-    found = _found(_recorded("source-starting"), _asked(source_request("shop")), tmp_path)
+    found = _found(recorded("source-starting"), _asked(source_request("shop")), tmp_path)
     assert (found.level, "sources update" in found.remedy) == (Level.FAILURE, True)
 
 
@@ -160,7 +155,7 @@ def test_a_table_whose_source_starts_is_not_without_a_source() -> None:
         for what in ("partitions", "stats")
     }
     source = {"className": "", "configs": {"tables": "shop.orders"}}
-    view = replace(SourceView.of("shop", source, _recorded("source-starting")), starts_for_s=2.5)
+    view = replace(SourceView.of("shop", source, recorded("source-starting")), starts_for_s=2.5)
     names = [f"persistent://public/default/cdc-events-shop.{name}" for name in ("orders", "other")]
     with serving(pages) as url:
         config = LineConfig.from_mapping({"pulsarAdminUrl": url, "eventsSubscriptionName": "sub"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -92,6 +92,20 @@ class _Agent:
         if len(self.opened) <= self.busy:
             raise PublishError("positions", "another agent has them")
         return self._topic
+
+
+def _copy(
+    topic: _Topic,
+    stops: Stops,
+    clearings: PublishedClearings,
+    adopt: Callable[[StoredPositions], None] = lambda restored: None,
+    own: StoredPositions = _STORED,
+) -> PositionsCopy:
+    """The copy of an agent that has stored `_STORED`."""
+    latest, is_portable = lambda: _STORED, lambda: True
+    return PositionsCopy(
+        lambda _: topic, lambda: "node-1", latest, is_portable, adopt, own, stops, clearings, "this one"
+    )
 
 
 @pytest.fixture
@@ -628,17 +642,7 @@ def test_nothing_is_read_or_copied_before_the_stops_are_written(tmp_path: Path) 
     machine.copy.stop()
     assert topic.payload == content
     assert machine.agent.stored_now() == StoredPositions()
-    again = PositionsCopy(
-        lambda _: topic,
-        lambda: "node-1",
-        lambda: _STORED,
-        lambda: True,
-        lambda _: None,
-        StoredPositions(),
-        machine.agent.stops,
-        PublishedClearings(machine.agent.work),
-        "this one",
-    )
+    again = _copy(topic, machine.agent.stops, PublishedClearings(machine.agent.work), own=StoredPositions())
     in_the_way.rmdir()
     again.start()
     assert again.is_ready.wait(20)
@@ -656,17 +660,7 @@ def test_an_agent_that_ends_before_it_has_stored_the_copied_positions_leaves_the
     def adopt(restored: StoredPositions) -> None:
         copy.stopping.set()
 
-    copy = PositionsCopy(
-        lambda _: topic,
-        lambda: "node-1",
-        lambda: _STORED,
-        lambda: True,
-        adopt,
-        _STORED,
-        Stops(tmp_path),
-        PublishedClearings(tmp_path),
-        "this one",
-    )
+    copy = _copy(topic, Stops(tmp_path), PublishedClearings(tmp_path), adopt=adopt)
     copy.run()
     assert (topic.payload, copy.is_ready.is_set()) == (content, False)
 
@@ -685,17 +679,7 @@ def test_published_truncations_are_taken_before_anything_is_read_and_stay_if_the
     clearings = PublishedClearings(machine.agent.work)
     assert clearings.read() == state.clearings
     later = format_positions(0, replace(_STORED, segments={8: StoredSegment(position=1)}))
-    again = PositionsCopy(
-        lambda _: _Topic(later),
-        lambda: "node-1",
-        lambda: _STORED,
-        lambda: True,
-        lambda _: None,
-        _STORED,
-        machine.agent.stops,
-        clearings,
-        "this one",
-    )
+    again = _copy(_Topic(later), machine.agent.stops, clearings)
     assert again.restore() is not None
     assert clearings.read() == state.clearings
     machine.agent.start()

@@ -10,6 +10,7 @@ from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable, ResponseFuture, Session
 
 from tests.servers.background import Background
+from tests.servers.cassandra_session import make_keyspace
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 __all__ = [
@@ -35,9 +36,7 @@ clustering."""
 
 def create_tables(session: Session, keyspace: str) -> None:
     """The keyspace and its tables, with CDC."""
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
+    make_keyspace(session, keyspace)
     for definition in (
         "plain (pk int PRIMARY KEY, v text)",
         "clustered (pk int, ck int, s text static, v text, PRIMARY KEY (pk, ck))",

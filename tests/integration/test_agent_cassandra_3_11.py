@@ -12,7 +12,7 @@ from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import EventsTopic, wait_until
 
@@ -41,7 +41,7 @@ def test_changes_of_cassandra_3_11_arrive_once_in_bounded_time_and_after_a_kill(
     """On a quiet node, rotation brings the changes to the topic; segments that were in use at a kill -9 arrive after
     the node's next start."""
     node = node_3_11.node
-    session.execute("CREATE KEYSPACE line_3_11 WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    make_keyspace(session, "line_3_11")
     session.execute("CREATE TABLE line_3_11.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
     agent = AgentProcess.for_node(node, pulsar, tmp_path, segmentRotationIntervalMs=1_000)
     agent.start()

@@ -33,8 +33,9 @@ from schemas.errors import ConfigError
 from schemas.gap_record import GapRecord, decode_gap, gaps_topic
 from schemas.topics import events_topic
 from tests.fixtures.agent import TopicOf
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.topics.agent_table import log_from_now
+from tests.topics.client import client_of
 from tests.topics.events_topic import EventsTopic, TopicEvent, partitions_of, wait_until
 
 _MIB = 1024 * 1024
@@ -70,9 +71,7 @@ def session(running_servers: Sandbox) -> Iterator[Session]:
 def table(session: Session) -> str:
     """A table of the test's own, `keyspace.t`."""
     keyspace = f"raw_{next(_numbers)}"
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
+    make_keyspace(session, keyspace)
     session.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text) WITH cdc = true")
     return f"{keyspace}.t"
 
@@ -208,26 +207,15 @@ def test_segments_that_cassandra_removed_unread_are_told_as_a_gap(
     _wait_for_room(servers, _ENOUGH_BYTES // 2)
 
 
-def _client(servers: Sandbox) -> pulsar.Client:
-    return pulsar.Client(
-        servers.pulsar.service_url,
-        operation_timeout_seconds=120,
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
-    )
-
-
 def _gaps(servers: Sandbox, table: str) -> list[GapRecord]:
     """The table's records on the gaps topic, once that topic has any record."""
-    client = _client(servers)
-    try:
+    with client_of(servers.pulsar.service_url) as client:
         wait_until(lambda: partitions_of(servers.pulsar.admin_url, gaps_topic()) != [], "the gaps topic exists")
         reader = client.create_reader(f"{gaps_topic()}-partition-0", pulsar.MessageId.earliest)
         found = [decode_gap(reader.read_next(timeout_millis=60_000).data())]
         while reader.has_message_available():
             found.append(decode_gap(reader.read_next(timeout_millis=60_000).data()))
         return [each for each in found if f"{each.keyspace}.{each.table}" == table]
-    finally:
-        client.close()
 
 
 @pytest.mark.extended
@@ -351,14 +339,11 @@ def _wait_for_archived(archive: Path, segment_ids: set[int], count: int) -> list
 
 def _is_copied(servers: Sandbox, copies: str, events: Sequence[TopicEvent]) -> bool:
     """Return whether the newest copy of the positions has all these events as acknowledged."""
-    client = _client(servers)
-    try:
+    with client_of(servers.pulsar.service_url) as client:
         reader = client.create_reader(copies, pulsar.MessageId.latest, start_message_id_inclusive=True)
         if not reader.has_message_available():
             return False
         parsed = parse_positions(reader.read_next(timeout_millis=60_000).data(), copies)
-    finally:
-        client.close()
     assert parsed is not None
     _, copied = parsed
 

@@ -21,7 +21,7 @@ from schemas.mutation_event import MutationKind
 from schemas.topics import events_topic
 from tests.fixtures.agent import TopicOf
 from tests.servers.background import Background
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.topics.agent_table import log_from_now
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
@@ -50,9 +50,7 @@ def session(running_servers: Sandbox) -> Iterator[Session]:
 def table(session: Session) -> str:
     """A table of the test's own, `keyspace.t`."""
     keyspace = f"faults_{next(_numbers)}"
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
+    make_keyspace(session, keyspace)
     session.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text) WITH cdc = true")
     return f"{keyspace}.t"
 

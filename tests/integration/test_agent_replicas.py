@@ -10,7 +10,7 @@ from cassandra.query import SimpleStatement
 
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.topics.events_topic import EventsTopic, TopicEvent, wait_until
 
 _STATEMENTS = [
@@ -35,9 +35,7 @@ def test_replicas_agree_on_every_digest(
     node = two_nodes.node
     with cluster_of(node) as cluster:
         session = cluster.connect()
-        session.execute(
-            "CREATE KEYSPACE replicas WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}"
-        )
+        make_keyspace(session, "replicas", 2)
         session.execute("CREATE TYPE replicas.address (street text, zip int)")
         session.execute(
             "CREATE TABLE replicas.t (pk int, ck int, v text, s text static, l list<text>, m map<text, int>, u address,"

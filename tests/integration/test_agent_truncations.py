@@ -17,7 +17,7 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import ClearingKind, MutationEvents
 from schemas.topics import events_topic
 from schemas.truncation import Truncation, truncations_of
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import EventsTopic, wait_until
 
@@ -126,9 +126,7 @@ def test_earlier_versions_of_cassandra_note_truncations_alike(
         EventsTopic(pulsar, events_topic(keyspace, "t")) as topic,
     ):
         cql = cluster.connect()
-        cql.execute(
-            f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-        )
+        make_keyspace(cql, keyspace)
         cql.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v int) WITH cdc = true")
         table_id = _table_id(cql, keyspace)
         agent = AgentProcess.for_node(running.node, pulsar, tmp_path, **options)

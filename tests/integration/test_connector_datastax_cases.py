@@ -13,7 +13,7 @@ from cassandra.concurrent import execute_concurrent
 
 from cdc.sandbox import Sandbox
 from tests.fixtures.connector import Connector, connector_options
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataTopic
 
@@ -38,9 +38,7 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
     with cluster_of(two_nodes.node, consistency_level=ConsistencyLevel.ALL) as cluster:
         session = cluster.connect()
         for keyspace in ("cases", "batches"):
-            session.execute(
-                f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
-            )
+            make_keyspace(session, keyspace, 2)
         session.execute("CREATE TABLE batches.t (id int PRIMARY KEY, a int) WITH cdc = true")
         session.execute("CREATE TYPE cases.pair (x int, y text)")
         for table, definition in _TABLES.items():

@@ -25,7 +25,7 @@ from tests.fixtures.connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.data_topic import DataRecord, DataTopic
@@ -167,9 +167,7 @@ DeployOnTwo = Callable[..., Connector]
 def lagging(session: Session, pulsar: PulsarServer, two_nodes: Sandbox) -> Iterator[Lagging]:
     """A keyspace of the test's own."""
     keyspace = f"lagging_{os.getpid()}_{next(_numbers)}"
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
-    )
+    make_keyspace(session, keyspace, 2)
     session.execute(
         f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text, s set<int>, x text) WITH read_repair = 'NONE'"
     )

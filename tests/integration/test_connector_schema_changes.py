@@ -14,6 +14,7 @@ from cdc.rest import rest
 from schemas.mutation_event import MutationKind
 from tests.fixtures.connector import CreateLine, DeployConnector, OpenDataTopic, wait_until_acknowledged
 from tests.servers.interface import PulsarServer
+from tests.topics.client import client_of
 from tests.topics.connector_line import ConnectorLine, int32
 
 _TOPIC = "persistent://public/default/cdc-events-schema-changes"
@@ -41,13 +42,8 @@ class Changes:
 @pytest.fixture
 def changes(pulsar: PulsarServer, keyspace: str) -> Iterator[Changes]:
     """The topic of schema changes, read from now on."""
-    client = pulsar_client.Client(
-        pulsar.service_url,
-        operation_timeout_seconds=120,
-        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null"),
-    )
-    yield Changes(client.subscribe(_TOPIC, keyspace), keyspace)
-    client.close()
+    with client_of(pulsar.service_url) as client:
+        yield Changes(client.subscribe(_TOPIC, keyspace), keyspace)
 
 
 @pytest.fixture

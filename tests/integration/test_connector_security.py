@@ -27,7 +27,7 @@ from tests.fixtures.connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
-from tests.servers.cassandra_session import answered, cluster_of
+from tests.servers.cassandra_session import answered, cluster_of, make_keyspace
 from tests.servers.certificates import STORE_PASSWORD, CertificateAuthority
 from tests.servers.interface import PulsarServer
 from tests.servers.security_settings import node_tls
@@ -152,7 +152,7 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
 ) -> None:
     """One secret comes by `--secrets`, one from a file. The role gets the right to read after the first event, which
     waits for it."""
-    session.execute("CREATE KEYSPACE secret WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    make_keyspace(session, "secret")
     session.execute("CREATE TABLE secret.t (id int PRIMARY KEY, a int)")
     session.execute("INSERT INTO secret.t (id, a) VALUES (1, 7) USING TIMESTAMP 5")
     (tmp_path / "password").write_text(f"{_PASSWORD}\n")
@@ -190,7 +190,7 @@ def test_reads_that_guardrails_refuse_set_no_event_aside(
 ) -> None:
     """With `read_consistency_levels_disallowed: [ALL]`, a deleted row and a row of only its key are published by the
     next level. With `partition_keys_in_select_fail_threshold: 5`, statements get fewer keys."""
-    session.execute("CREATE KEYSPACE guarded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    make_keyspace(session, "guarded")
     session.execute("CREATE TABLE guarded.t (id int PRIMARY KEY, a int)")
     session.execute("GRANT SELECT ON guarded.t TO connector")
     session.execute("INSERT INTO guarded.t (id) VALUES (2) USING TIMESTAMP 5")

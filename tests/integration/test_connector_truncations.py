@@ -22,7 +22,7 @@ from tests.fault_kit.oracle.comparison import compare
 from tests.fault_kit.oracle.folding import fold
 from tests.fault_kit.oracle.topics import Clearing, TopicReader
 from tests.fixtures.connector import Connector, connector_options, data_topic_name, wait_until_acknowledged
-from tests.servers.cassandra_session import answered, cluster_of
+from tests.servers.cassandra_session import answered, cluster_of, make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 
@@ -42,7 +42,7 @@ def session(two_nodes: Sandbox) -> Iterator[Session]:
 def keyspace(session: Session) -> str:
     """A keyspace with an empty table `t` on both nodes."""
     name = f"truncated_{os.getpid()}_{next(_numbers)}"
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}")
+    make_keyspace(session, name, 2)
     session.execute(f"CREATE TABLE {name}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck)) WITH cdc = true")
     return name
 

@@ -28,6 +28,7 @@ from tests.fixtures.connector import (
     data_topic_name,
     wait_until_acknowledged,
 )
+from tests.servers.cassandra_session import make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.data_topic import DataTopic
 from tests.topics.events_topic import EventsTopic
@@ -198,7 +199,7 @@ def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connecto
     """With RF 2 and an agent on each node, each change has two events and one record."""
     pulsar = two_nodes.pulsar
     with connect(two_nodes.node.address, two_nodes.node.native_port) as cql:
-        cql.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
+        make_keyspace(cql, "k", 2)
         cql.execute("CREATE TABLE k.t (id int PRIMARY KEY, v text) WITH cdc = true")
         topic = DataTopic(pulsar.service_url, pulsar.admin_url, data_topic_name("k", "t"))
         connector = Connector(pulsar.admin_url, "two-nodes")

@@ -20,6 +20,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, S
 from cassandra.policies import WhiteListRoundRobinPolicy
 
 from cdc.sandbox import CassandraNode, Sandbox, SandboxOptions, ServerStartError
+from tests.servers.cassandra_session import make_keyspace
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -102,7 +103,7 @@ def test_each_older_line_takes_cql_and_leaves_changes_in_cdc_raw(line: str) -> N
         with _session(sandbox.nodes) as session:
             release = session.execute("SELECT release_version FROM system.local").one().release_version
             assert release == node.version
-            session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+            make_keyspace(session, "k")
             session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")
             session.execute("INSERT INTO k.t (a, b) VALUES (1, 'one')")
         if line == "3.11":
@@ -128,7 +129,7 @@ def test_two_nodes_keep_a_copy_each_and_one_lives_without_the_other() -> None:
         both = {first.address, second.address}
         assert _eventually(lambda: first.live_nodes() == second.live_nodes() == both)
         with _session(sandbox.nodes) as session:
-            session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}")
+            make_keyspace(session, "k", 2)
             session.execute("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true")
             session.execute("INSERT INTO k.t (a, b) VALUES (1, 'one')")
         for node in sandbox.nodes:

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pulsar as pulsar_client
 import pytest
 from cassandra.cluster import Session
 from pyspark.sql import SparkSession
@@ -21,6 +20,7 @@ from tests.fixtures.connector import OpenEventsWriter
 from tests.fixtures.served_table import access_to
 from tests.fixtures.spark import spark_command
 from tests.servers.interface import CassandraServer, PulsarServer
+from tests.topics.client import client_of
 from tests.topics.events_topic import EventsTopic
 
 pytestmark = [
@@ -98,15 +98,8 @@ def test_an_initial_snapshot_is_sent_once(spark: SparkSession, table: Table) -> 
 
 def publish(table: Table) -> None:
     """Write a record to the data topic, so that the topic is not empty."""
-    client = pulsar_client.Client(
-        table.servers["serviceUrl"],
-        operation_timeout_seconds=120,
-        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null"),
-    )
-    try:
+    with client_of(table.servers["serviceUrl"]) as client:
         client.create_producer(table.data_topic).send(b"a record")
-    finally:
-        client.close()
 
 
 def empty(table: Table) -> None:

@@ -39,6 +39,7 @@ from tests.fixtures.mirror import Mirror, MirrorOf
 from tests.fixtures.spark import DataTopic, MakeTopic, Record, killed_driver, table_schemas
 from tests.servers.interface import PulsarServer
 from tests.spark.environment import line_jars
+from tests.topics.client import client_of
 from tests.topics.events_topic import wait_until
 from tests.topics.table_records import (
     OLD,
@@ -424,14 +425,11 @@ def test_what_a_lost_connection_leaves_open_is_sent_again_and_stands_once(
             producer.send(KeyedRecord(number, b"k", b"v", None, {"n": str(number)}))
         producer.flush()
         assert producer.sent == _MANY_RECORDS
-    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120)
-    try:
+    found = []
+    with client_of(pulsar.service_url) as client:
         reader = client.create_reader(topic.name, pulsar_client.MessageId.earliest)
-        found = []
         while reader.has_message_available():
             found.append(int(reader.read_next(60_000).properties()["n"]))
-    finally:
-        client.close()
     assert found == list(range(_MANY_RECORDS))
 
 
@@ -502,12 +500,9 @@ def test_a_topic_whose_records_were_all_read_is_no_other_topic(
     kept.run(history=False)
     published.run({"rows": None})
     options = BridgeOptions.from_mapping(published.options("rows"))
-    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120)
-    try:
+    with client_of(pulsar.service_url) as client:
         consumer = client.subscribe(options.only_topic, "sink", initial_position=pulsar_client.InitialPosition.Earliest)
         consumer.acknowledge_cumulative(consumer.receive(60_000))
-    finally:
-        client.close()
     with PublishAdmin(options) as admin:
         (partition,) = admin.partitions_of(options.only_topic)
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}

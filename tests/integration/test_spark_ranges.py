@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 import pulsar as pulsar_client
 import pytest
@@ -17,6 +16,7 @@ from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.reading.topic_reader import TopicRange, read_range
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.spark import DataTopic, MakeTopic, Record
+from tests.topics.client import client_of
 from tests.topics.events_topic import wait_until
 from tests.topics.numbered_records import KEY_AND_VALUE, numbered, texts
 
@@ -32,22 +32,12 @@ def names(topic: DataTopic, **more: str) -> list[str]:
     return [(value or b"")[2:].decode() for value in values(options, plan_batch(options))]
 
 
-@contextmanager
-def client_of(topic: DataTopic) -> Iterator[pulsar_client.Client]:
-    logger = pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    client = pulsar_client.Client(topic.options["serviceUrl"], operation_timeout_seconds=120, logger=logger)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def write_ledgers(topic: DataTopic, ledgers: Sequence[Sequence[bytes]]) -> None:
     """Write each list of values as a ledger of its own; the last ledger stays open."""
     for number, sent in enumerate(ledgers):
         if number:
             topic.admin.put(f"/{topic.name.replace('://', '/')}/unload").raise_for_status()
-        with client_of(topic) as client:
+        with client_of(topic.options["serviceUrl"]) as client:
             producer = client.create_producer(topic.name, batching_enabled=False, send_timeout_millis=120_000)
             for value in sent:
                 producer.send(value, partition_key=base64.b64encode(b"k").decode())
@@ -112,7 +102,7 @@ def test_a_stream_takes_up_partitions_that_were_added(data_topic: MakeTopic) -> 
     seen = values(options, [each.value for each in reader.partitions(first, second)])
     topic.admin.post(f"/{topic.name.replace('://', '/')}/partitions", json=4).raise_for_status()
     # The writer's producer notices new partitions only within a minute; new producers know them at once.
-    with client_of(topic) as client:
+    with client_of(topic.options["serviceUrl"]) as client:
         for number in (2, 3):
             producer = client.create_producer(f"{topic.name}-partition-{number}")
             producer.send(f"  row {19 + number}".encode(), partition_key=base64.b64encode(bytes([number])).decode())
@@ -136,7 +126,7 @@ def test_messages_in_chunks_are_read_once_however_they_are_divided(data_topic: M
     """The messages are larger than the broker's limit, and a range may end between two chunks."""
     topic = data_topic(*KEY_AND_VALUE)
     large = [bytes([65 + number]) * (11 << 20) for number in range(3)]
-    with client_of(topic) as client:
+    with client_of(topic.options["serviceUrl"]) as client:
         producer = client.create_producer(
             topic.name, chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000
         )
@@ -213,7 +203,7 @@ def test_a_ledger_that_was_read_to_its_end_may_be_dropped_behind_the_reader(data
 def test_a_topic_of_other_records_is_refused_when_a_read_is_planned(data_topic: MakeTopic, partitions: int) -> None:
     """The topic's schema identifies other records, although their keys are valid base64 here."""
     topic = data_topic(*KEY_AND_VALUE, partitions=partitions)
-    with client_of(topic) as client:
+    with client_of(topic.options["serviceUrl"]) as client:
         producer = client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema())
         producer.send("text", partition_key="user1234")
     refused = f"topic {topic.name}: has a schema of type STRING: it is no topic of KEY_VALUE records"
@@ -233,7 +223,7 @@ def test_a_stream_looks_at_the_schema_that_comes_later(data_topic: MakeTopic) ->
     reader = CassandraCdcDataSource(dict(topic.options)).streamReader(RAW_SCHEMA)
     planned = reader.partitions(reader.initialOffset(), reader.latestOffset())
     assert values(BridgeOptions.from_mapping(topic.options), [each.value for each in planned]) == []
-    with client_of(topic) as client:
+    with client_of(topic.options["serviceUrl"]) as client:
         client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema()).send("text")
     with pytest.raises(TopicError, match="has a schema of type STRING"):
         reader.latestOffset()
@@ -243,7 +233,7 @@ def test_a_record_without_a_key_is_refused(data_topic: MakeTopic) -> None:
     """An empty key would be base64 of nothing, which is no row's key."""
     topic = data_topic(*KEY_AND_VALUE)
     (written,) = topic.write(Record(key={"id": 1}, value={"name": "row 1"}))
-    with client_of(topic) as client:
+    with client_of(topic.options["serviceUrl"]) as client:
         sent = client.create_producer(topic.name, batching_enabled=False).send(b"no key")
     place = f"{sent.ledger_id()}:{sent.entry_id()}:-1"
     refused = f"message {place} has no key: this is no topic of KEY_VALUE SEPARATED records"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import httpx
-import pulsar as pulsar_client
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
 from tests.fixtures.spark import MakeTopic
 from tests.servers.interface import PulsarServer
+from tests.topics.client import client_of
 from tests.topics.numbered_records import KEY_AND_VALUE, numbered, read
 
 pytestmark = pytest.mark.spark_line(">=4.1")
@@ -95,10 +95,8 @@ def test_a_topic_of_other_messages_is_refused(
 ) -> None:
     """A message whose key is no base64 was not written by the connector."""
     topic = data_topic(*KEY_AND_VALUE)
-    logger = pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120, logger=logger)
-    client.create_producer(topic.name).send(b"{}", partition_key=key)
-    client.close()
+    with client_of(pulsar.service_url) as client:
+        client.create_producer(topic.name).send(b"{}", partition_key=key)
     with pytest.raises(PySparkException) as error:
         read(spark, topic.options).collect()
     assert "has a key that is not base64: this is no topic of KEY_VALUE SEPARATED records" in str(error.value)

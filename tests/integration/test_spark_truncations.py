@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.mirror import Mirror, MirrorOf, stopped_after, texts
 from tests.fixtures.spark import DataTopic, MakeTopic, Record
 from tests.integration.test_spark_publish import Published
+from tests.topics.client import client_of
 from tests.topics.table_records import NEW, OLD, WIDE, row, static_row
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
@@ -107,25 +106,12 @@ class ClearedTopic:
         return [None if each.entry < 0 else DataPosition(ledger=each.ledger, entry=each.entry) for each in last]
 
 
-@contextmanager
-def client_of(topic: DataTopic) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        topic.options["serviceUrl"],
-        operation_timeout_seconds=120,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def test_a_late_record_of_an_older_table_does_not_bring_that_table_back(
     mirror_of: MirrorOf, data_topic: MakeTopic
 ) -> None:
     """Another connector instance learns later of the new table. Its last record of the older one may be the topic's last."""
     plain = data_topic(*WIDE)
-    with client_of(plain) as client:
+    with client_of(plain.options["serviceUrl"]) as client:
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         topic.write(written(row("p", 1, "x", 1), 5))
@@ -143,7 +129,7 @@ def test_truncated_rows_are_deletions_and_each_of_them_stands_once(
 ) -> None:
     """A truncation comes within a micro-batch whose run fails: each deletion is in change log and history once."""
     plain = data_topic(*WIDE, partitions=2)
-    with client_of(plain) as client:
+    with client_of(plain.options["serviceUrl"]) as client:
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         kept = mirror_of(topic)
@@ -173,7 +159,7 @@ def test_a_truncation_alone_a_drop_and_a_new_life(
     A mirror that reads all of it in one run ends with the same rows; its change log has each insert and each deletion.
     """
     plain = data_topic(*WIDE, partitions=2)
-    with client_of(plain) as client:
+    with client_of(plain.options["serviceUrl"]) as client:
         cleared = ClearedTopic(plain, client)
         topic = cleared.topic
         kept = mirror_of(topic)

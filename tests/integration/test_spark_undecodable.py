@@ -20,6 +20,7 @@ from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
 from tests.fixtures.spark import MakeTopic, Record, table_schemas
 from tests.servers.interface import PulsarServer
+from tests.topics.client import client_of
 
 pytestmark = pytest.mark.spark_line(">=4.1")
 
@@ -132,10 +133,8 @@ def test_a_topic_with_another_kind_of_schema_is_named(
 ) -> None:
     """A topic of plain texts has no key and value columns."""
     topic = data_topic(*PLAIN)
-    logger = pulsar_client.ConsoleLogger(pulsar_client.LoggerLevel.Error)
-    client = pulsar_client.Client(pulsar.service_url, operation_timeout_seconds=120, logger=logger)
-    client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema()).close()
-    client.close()
+    with client_of(pulsar.service_url) as client:
+        client.create_producer(topic.name, schema=pulsar_client.schema.StringSchema()).close()
     with pytest.raises(TopicError) as error:
         changes(spark, topic.options)
     assert f"topic {topic.name}: schema version 0 is STRING; typed columns need KEY_VALUE SEPARATED AVRO" in str(

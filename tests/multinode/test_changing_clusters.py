@@ -17,6 +17,7 @@ from cdc.sandbox import Sandbox, SandboxOptions
 from cdc.sandbox.cassandra_node import CassandraNode
 from tests.fault_kit.oracle.topics import Event
 from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.cassandra_session import make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.multi_node import WAIT_S, connected, events_of, key_hex, wait_for_equal_data, wait_for_keys, write
@@ -75,9 +76,7 @@ def prepare(cluster: ChangingCluster, connector_archive: Path, keep_data_topics:
 
     def make(keyspace: str, exit_stack: ExitStack) -> Session:
         session = exit_stack.enter_context(connected(cluster.sandbox.node)).connect()
-        session.execute(
-            f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 2}}"
-        )
+        make_keyspace(session, keyspace, 2)
         session.execute(f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY, v text) WITH cdc = true")
         connector = Connector(cluster.pulsar.admin_url, f"multi-{keyspace.replace('_', '-')}")
         connectors.append(connector)

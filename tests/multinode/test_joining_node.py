@@ -14,6 +14,7 @@ from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.resolved import ResolvedTimestamps
+from tests.servers.cassandra_session import make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.events_topic import wait_until
 from tests.topics.multi_node import WAIT_S, connected
@@ -44,9 +45,7 @@ def test_no_timestamp_passes_the_moment_at_which_a_node_joined(pulsar: PulsarSer
             Sandbox(SandboxOptions(nodes=2, waiting_nodes=1, pulsar=False, commitlog_sync_ms=100))
         )
         session = exit_stack.enter_context(connected(sandbox.node)).connect()
-        session.execute(
-            "CREATE KEYSPACE joined WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2}"
-        )
+        make_keyspace(session, "joined", 2)
         session.execute(f"CREATE TABLE {_TABLE} (pk int PRIMARY KEY, v text) WITH cdc = true")
         for node in sandbox.nodes:
             agent = AgentProcess.for_node(node, pulsar, tmp_path / node.name)

@@ -11,6 +11,7 @@ import pytest
 from cdc.agent_process import AgentProcess
 from cdc.sandbox import Sandbox, SandboxOptions
 from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.cassandra_session import make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.multi_node import connected, events_of, wait_for_equal_data, wait_for_keys, write
 
@@ -61,9 +62,7 @@ def test_segments_of_three_versions_in_one_folder_are_all_read(pulsar: PulsarSer
             node = running.node
             session = exit_stack.enter_context(connected(node)).connect()
             if number == 0:
-                session.execute(
-                    "CREATE KEYSPACE upgraded WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-                )
+                make_keyspace(session, "upgraded")
                 session.execute("CREATE TABLE upgraded.t (pk int PRIMARY KEY, v text) WITH cdc = true")
             write(session, "upgraded", range(number * 1_000, number * 1_000 + 1_000), "x" * 400)
             folder = node.folder

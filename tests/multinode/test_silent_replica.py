@@ -15,6 +15,7 @@ from cassandra.cluster import Session
 from cdc.sandbox import Sandbox, SandboxOptions
 from schemas.mutation_event import MutationKind
 from tests.fixtures.connector import Connector, connector_options, data_topic_name
+from tests.servers.cassandra_session import make_keyspace
 from tests.servers.interface import PulsarServer
 from tests.topics.connector_line import int32
 from tests.topics.data_topic import DataTopic
@@ -37,9 +38,7 @@ def test_a_node_that_stands_still_takes_little_of_the_rate(
     with Sandbox(SandboxOptions(nodes=3, pulsar=False)) as running, ExitStack() as exit_stack:
         contact, _, silent = running.nodes
         session = exit_stack.enter_context(connected(contact)).connect()
-        session.execute(
-            f"CREATE KEYSPACE {_KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 3}}"
-        )
+        make_keyspace(session, _KEYSPACE, 3)
         session.execute(f"CREATE TABLE {_KEYSPACE}.t (pk int PRIMARY KEY, v text)")
         write(session, _KEYSPACE, range(3 * _ROUND))
         writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, _KEYSPACE, "t")

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.auth import AuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
 from cassandra.policies import WhiteListRoundRobinPolicy
 
 from source_connector.errors import FetchError
 from tests.servers.interface import CassandraServer
 
-__all__ = ["answered", "cluster_of"]
+__all__ = ["answered", "cluster_of", "make_keyspace"]
 
 _PATIENCE_S = 60.0
 _ASKED_FOR_S = 180.0
@@ -41,6 +41,12 @@ def cluster_of(
         idle_heartbeat_timeout=_PATIENCE_S,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
+
+
+def make_keyspace(session: Session, name: str, copies: int = 1) -> None:
+    """Create a keyspace with this number of replicas."""
+    replication = f"{{'class': 'SimpleStrategy', 'replication_factor': {copies}}}"
+    session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
 
 
 def answered(ask: Callable[[], _Answer]) -> _Answer:

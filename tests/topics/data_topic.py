@@ -15,6 +15,7 @@ import fastavro
 import pulsar
 
 from cdc.rest import rest
+from tests.topics.client import quiet_client
 from tests.topics.events_topic import wait_until
 
 __all__ = ["DataRecord", "DataTopic"]
@@ -47,12 +48,7 @@ class DataTopic:
     def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
         self.name = topic
         self._admin_url = admin_url
-        # The client's default of 30 s is too short for a broker on a busy machine.
-        self._client = pulsar.Client(
-            service_url,
-            operation_timeout_seconds=120,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
-        )
+        self._client = quiet_client(service_url)
         self._consumer = self._client.subscribe(topic, "test", initial_position=pulsar.InitialPosition.Earliest)
         self._decoders: dict[int, _Decoder] = {}
         self.records: list[DataRecord] = []

@@ -31,6 +31,7 @@ from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from schemas.truncation import truncations_of
 from source_connector.encoding.projection import Projection
+from tests.topics.client import quiet_client
 
 __all__ = ["EventsWriter", "table_metadata"]
 
@@ -86,12 +87,7 @@ class EventsWriter:
         ).raise_for_status()
         rest().put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
         self.partitions = partitions
-        # The client's default of 30 s is too short for a broker on a busy machine.
-        self._client = pulsar.Client(
-            service_url,
-            operation_timeout_seconds=120,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
-        )
+        self._client = quiet_client(service_url)
         self._producers = [self._producer(index, _AvroBytes()) for index in range(partitions)]
 
     def close(self) -> None:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-import pulsar as pulsar_client
-
 from cdc.rest import rest
 from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, gaps_topic
 from tests.servers.interface import PulsarServer
+from tests.topics.client import client_of
 
 __all__ = ["GAP", "gap", "make_gaps_topic", "messages_in", "report_gaps"]
 
@@ -40,19 +39,12 @@ def make_gaps_topic(pulsar: PulsarServer, prefix: str) -> None:
 
 def report_gaps(pulsar: PulsarServer, prefix: str, payloads: list[bytes]) -> None:
     """Publish gap records as an agent does: all to the first partition."""
-    client = pulsar_client.Client(
-        pulsar.service_url,
-        operation_timeout_seconds=120,
-        logger=pulsar_client.FileLogger(pulsar_client.LoggerLevel.Error, "/dev/null"),
-    )
-    try:
+    with client_of(pulsar.service_url) as client:
         producer = client.create_producer(
             f"{gaps_topic(prefix)}-partition-0", schema=ReadyBytes.of("Gap", GAP_SCHEMA_TEXT), batching_enabled=False
         )
         for each in payloads:
             producer.send(each)
-    finally:
-        client.close()
 
 
 def gap(node: UUID, keyspace: str, table: str, table_id: UUID, since_ms: int) -> GapRecord:

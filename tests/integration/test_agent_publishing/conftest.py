@@ -20,7 +20,7 @@ from tests.integration.test_agent_publishing.strict_servers import (
     TopicOf,
     strict_options,
 )
-from tests.servers.cassandra_session import cluster_of
+from tests.servers.cassandra_session import cluster_of, make_keyspace
 from tests.servers.certificates import CertificateAuthority
 from tests.topics.events_topic import EventsTopic
 
@@ -74,7 +74,7 @@ def node_login(session: Session, tmp_path_factory: pytest.TempPathFactory) -> di
 def keyspace(session: Session) -> str:
     """A keyspace of the test's own with tables a and b."""
     name = f"strict_{next(_numbers)}"
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    make_keyspace(session, name)
     for table in ("a", "b"):
         session.execute(f"CREATE TABLE {name}.{table} (pk text PRIMARY KEY, v text) WITH cdc = true")
     return name

@@ -15,19 +15,15 @@ from change_agent.positions.stops import read_stops
 from clients.pulsar_schema import ReadyBytes
 from schemas.gap_record import GAP_SCHEMA_TEXT, GapRecord, decode_gap, encode_gap, gaps_topic
 from tests.integration.test_agent_publishing.strict_servers import NAMESPACE, PREFIX, TopicOf, keys_of, write
+from tests.topics.client import client_of
 from tests.topics.events_topic import EventsTopic, TopicEvent, partitions_of, wait_until
 
 
 @pytest.fixture
 def gaps(servers: Sandbox) -> Iterator[pulsar.Client]:
     """A client that reads the gaps topic."""
-    client = pulsar.Client(
-        servers.pulsar.service_url,
-        operation_timeout_seconds=120,
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
-    )
-    yield client
-    client.close()
+    with client_of(servers.pulsar.service_url) as client:
+        yield client
 
 
 def _gaps_of(servers: Sandbox, client: pulsar.Client, keyspace: str) -> list[GapRecord]:

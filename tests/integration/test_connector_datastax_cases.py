@@ -79,7 +79,7 @@ def topics(pulsar: PulsarServer) -> Iterator[Topics]:
     opened: list[DataTopic] = []
 
     def open_topics(table: str, formats: tuple[str, ...] = _FORMATS) -> dict[str, DataTopic]:
-        found = {each: DataTopic(pulsar.service_url, pulsar.admin_url, f"data-{each}-{table}") for each in formats}
+        found = {each: DataTopic(pulsar, f"data-{each}-{table}") for each in formats}
         opened.extend(found.values())
         return found
 

@@ -171,7 +171,7 @@ def lagging(session: Session, pulsar: PulsarServer, two_nodes: Sandbox) -> Itera
     session.execute(
         f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, v text, w text, s set<int>, x text) WITH read_repair = 'NONE'"
     )
-    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, keyspace, "t")
+    writer = EventsWriter(session, pulsar, keyspace, "t")
     made = Lagging(session, keyspace, writer, two_nodes, pulsar)
     # Only now: the rows before need the 30 s of the tests' nodes, because all replicas must answer these writes.
     with _short_write_timeout(two_nodes.nodes):

@@ -158,7 +158,7 @@ def test_rows_come_through_and_secrets_are_shown_nowhere(
     (tmp_path / "password").write_text(f"{_PASSWORD}\n")
     options = _options(strict, authority, keyspace="secret", auth__passwordFile=str(tmp_path / "password"))
     options = {name: value for name, value in options.items() if name not in ("auth.password", "ssl.keystore.password")}
-    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, "secret", "t", prefix=_EVENTS)
+    writer = EventsWriter(session, pulsar, "secret", "t", prefix=_EVENTS)
     topic = open_data_topic("secret.t")
     connector = Connector(pulsar.admin_url, "connector-strict")
     connector.create(
@@ -195,7 +195,7 @@ def test_reads_that_guardrails_refuse_set_no_event_aside(
     session.execute("GRANT SELECT ON guarded.t TO connector")
     session.execute("INSERT INTO guarded.t (id) VALUES (2) USING TIMESTAMP 5")
     options = _options(strict, authority, keyspace="guarded", deadLetter__maxAttempts=1)
-    writer = EventsWriter(session, pulsar.service_url, pulsar.admin_url, "guarded", "t", prefix=_EVENTS)
+    writer = EventsWriter(session, pulsar, "guarded", "t", prefix=_EVENTS)
     topic = open_data_topic("guarded.t")
     connector = Connector(pulsar.admin_url, "connector-guarded")
     strict.node.disallow_read_levels("ALL")

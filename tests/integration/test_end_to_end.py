@@ -201,7 +201,7 @@ def test_two_replicas_of_a_change_become_one_record(two_nodes: Sandbox, connecto
     with connect(two_nodes.node.address, two_nodes.node.native_port) as cql:
         make_keyspace(cql, "k", 2)
         cql.execute("CREATE TABLE k.t (id int PRIMARY KEY, v text) WITH cdc = true")
-        topic = DataTopic(pulsar.service_url, pulsar.admin_url, data_topic_name("k", "t"))
+        topic = DataTopic(pulsar, data_topic_name("k", "t"))
         connector = Connector(pulsar.admin_url, "two-nodes")
         connector.create(connector_archive, topic.name, connector_options(two_nodes.node, "k", "t"))
         write_rows(cql, "k.t", 0, 300)

@@ -15,6 +15,7 @@ import fastavro
 import pulsar
 
 from cdc.rest import rest
+from tests.servers.interface import PulsarServer
 from tests.topics.client import quiet_client
 from tests.topics.events_topic import wait_until
 
@@ -45,10 +46,10 @@ class DataRecord:
 class DataTopic:
     """A durable subscription on one topic, from its beginning. Close it."""
 
-    def __init__(self, service_url: str, admin_url: str, topic: str) -> None:
+    def __init__(self, server: PulsarServer, topic: str) -> None:
         self.name = topic
-        self._admin_url = admin_url
-        self._client = quiet_client(service_url)
+        self._admin_url = server.admin_url
+        self._client = quiet_client(server.service_url)
         self._consumer = self._client.subscribe(topic, "test", initial_position=pulsar.InitialPosition.Earliest)
         self._decoders: dict[int, _Decoder] = {}
         self.records: list[DataRecord] = []

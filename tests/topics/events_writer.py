@@ -31,6 +31,7 @@ from schemas.table_metadata import TableMetadata
 from schemas.topics import DEFAULT_EVENTS_PREFIX, events_topic
 from schemas.truncation import truncations_of
 from source_connector.encoding.projection import Projection
+from tests.servers.interface import PulsarServer
 from tests.topics.client import quiet_client
 
 __all__ = ["EventsWriter", "table_metadata"]
@@ -68,8 +69,7 @@ class EventsWriter:
     def __init__(
         self,
         session: Session,
-        service_url: str,
-        admin_url: str,
+        server: PulsarServer,
         keyspace: str,
         table: str,
         *,
@@ -81,13 +81,13 @@ class EventsWriter:
         self._session = session
         self._node = cast("UUID", session.execute("SELECT host_id FROM system.local").one().host_id)
         self._positions = itertools.count(100, 100)
-        path = f"{admin_url}/admin/v2/{self.topic.replace('://', '/')}"
+        path = f"{server.admin_url}/admin/v2/{self.topic.replace('://', '/')}"
         rest().put(
             f"{path}/partitions", content=str(partitions), headers={"content-type": "application/json"}
         ).raise_for_status()
         rest().put(f"{path}/subscription/sub", json={"ledgerId": -1, "entryId": -1}).raise_for_status()
         self.partitions = partitions
-        self._client = quiet_client(service_url)
+        self._client = quiet_client(server.service_url)
         self._producers = [self._producer(index, _AvroBytes()) for index in range(partitions)]
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from cassandra.auth import PlainTextAuthProvider
@@ -97,12 +98,5 @@ def agent(
 @pytest.fixture
 def topic_of(servers: Sandbox) -> Iterator[TopicOf]:
     """The events topic of a table, to read from."""
-    opened: list[EventsTopic] = []
-
-    def open_topic(table: str) -> EventsTopic:
-        opened.append(EventsTopic(servers.pulsar, f"{PREFIX}{table}"))
-        return opened[-1]
-
-    yield open_topic
-    for topic in opened:
-        topic.close()
+    with ExitStack() as stack:
+        yield lambda table: stack.enter_context(EventsTopic(servers.pulsar, f"{PREFIX}{table}"))

@@ -253,16 +253,7 @@ def _run(
     checkpoint = given["checkpointLocation"]
     started = time.monotonic()
     keep_functions(spark.sparkContext._jvm)  # noqa: SLF001  (PySpark has no public way)
-    with own_session(spark) as own:
-        pin_session(own)
-        tables = steps.tables(own)
-        applied = _prepare(own, tables, checkpoint, steps.options, rebuild=rebuild)
-        if (note := start_note(applied, steps.options, tables.target)) is not None:
-            _log.warning("%s", note)
-        given = given_from(applied, given)
-        steps = steps.begun(own)
-        # Stored before the first micro-batch: a later run without these options has the same hole.
-        steps.completeness.note_lack(tables.note_lack(steps.options))
+    steps, given = _begin(spark, steps, given, rebuild=rebuild)
     # Taken before the end is looked up: records of writes before the timestamp are before the end.
     steps.completeness.ask()
     ends = _ends(parsed)
@@ -310,6 +301,22 @@ def _run(
         seconds=time.monotonic() - started,
         resolved_ms=steps.tables(spark).applied().resolved_ms,
     )
+
+
+def _begin(
+    spark: SparkSession, steps: _Steps, given: Mapping[str, str], *, rebuild: bool
+) -> tuple[_Steps, Mapping[str, str]]:
+    """Prepare the state and the tables. Return steps that know what the mirror keeps, and the options of the stream."""
+    with own_session(spark) as own:
+        pin_session(own)
+        tables = steps.tables(own)
+        applied = _prepare(own, tables, given["checkpointLocation"], steps.options, rebuild=rebuild)
+        if (note := start_note(applied, steps.options, tables.target)) is not None:
+            _log.warning("%s", note)
+        begun = steps.begun(own)
+        # Stored before the first micro-batch: a later run without these options has the same hole.
+        begun.completeness.note_lack(tables.note_lack(steps.options))
+    return begun, given_from(applied, given)
 
 
 def _prepare(

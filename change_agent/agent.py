@@ -81,11 +81,10 @@ from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap, GapReporter, lost_topic_message, lost_topic_record
 from change_agent.segments.known_segments import KnownSegments
-from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
+from change_agent.segments.reader_parts import ReaderParts
 from change_agent.segments.segment_follower import SegmentFollower
 from change_agent.segments.table_stops import note_disabled, note_left_out, note_unlogged, table_stops
-from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from change_agent.signal_request import SignalRequest
 from change_agent.sqlite_file import UnwritableFileError
@@ -468,19 +467,20 @@ class ChangeAgent:
                 config.read_unsynced_max_interval_ms / 1000,
                 self._guard.commitlog_disk_access_mode,
             )
-        late = LateEvents(interpreter, self._positions, self._publisher, self.metrics, self._stopping)
+        parts = ReaderParts(
+            segments=self._segments,
+            interpreter=interpreter,
+            positions=self._positions,
+            publisher=self._publisher,
+            metrics=self.metrics,
+            stops=self._stops,
+            stopping=self._stopping,
+        )
         return SegmentFollower(
+            parts,
             self._watcher,
-            self._segments,
-            interpreter,
-            Unparker(self._parked, interpreter, late, self.metrics),
-            late,
-            self._positions,
-            self._publisher,
-            self.metrics,
-            self._stopping,
+            self._parked,
             self._gaps,
-            self._stops,
             self._archiver.is_set_aside,
             unsynced=unsynced,
             moments=self._moments,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -12,15 +11,13 @@ from change_agent.cdc_raw.segment_key import SegmentKey, segment_id_of
 from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import EntriesTaker, SegmentReader
 from change_agent.errors import ChecksumMismatchError, SegmentFileError
-from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
-from change_agent.metrics import AgentMetrics
+from change_agent.events.mutation_interpreter import StoppedError
 from change_agent.native_core import EncodedEntries
-from change_agent.positions.inflight import InflightPositions
-from change_agent.positions.stops import EVERY_TABLE, REPAIR, Stops
+from change_agent.positions.stops import EVERY_TABLE, REPAIR
 from change_agent.publishing.event_batch import EventBatch
 from change_agent.segments.clearings import Clearings
 from change_agent.segments.followed_segment import Presence
-from change_agent.segments.known_segments import KnownSegments
+from change_agent.segments.reader_parts import ReaderParts
 from change_agent.segments.unsynced import UnsyncedReading
 
 __all__ = ["EntryReading"]
@@ -31,25 +28,14 @@ _log: Final = logging.getLogger(__name__)
 class EntryReading:
     """Used by the reader's thread. All methods that read raise StoppedError when the agent stops."""
 
-    def __init__(
-        self,
-        segments: KnownSegments,
-        interpreter: MutationInterpreter,
-        batch: EventBatch,
-        positions: InflightPositions,
-        metrics: AgentMetrics,
-        stops: Stops,
-        stopping: threading.Event,
-        unsynced: UnsyncedReading | None,
-        clearings: Clearings | None,
-    ) -> None:
-        self._segments: Final = segments
-        self._interpreter: Final = interpreter
-        self._batch: Final = batch
-        self._positions: Final = positions
-        self._metrics: Final = metrics
-        self._stops: Final = stops
-        self._stopping: Final = stopping
+    def __init__(self, parts: ReaderParts, unsynced: UnsyncedReading | None, clearings: Clearings | None) -> None:
+        self._segments: Final = parts.segments
+        self._interpreter: Final = parts.interpreter
+        self._positions: Final = parts.positions
+        self._metrics: Final = parts.metrics
+        self._stops: Final = parts.stops
+        self._stopping: Final = parts.stopping
+        self._batch: Final = EventBatch(parts.positions, parts.publisher, parts.metrics, parts.stopping)
         self._unsynced: Final = unsynced
         self._clearings: Final = clearings
 

@@ -12,15 +12,12 @@ from typing import Final
 
 from change_agent.cdc_raw.segment_key import SegmentKey, is_read_again
 from change_agent.errors import CommitLogReadError
-from change_agent.events.mutation_interpreter import MutationInterpreter
-from change_agent.metrics import AgentMetrics
-from change_agent.positions.inflight import InflightPositions
-from change_agent.positions.stops import EVERY_TABLE, REPAIR, Stops
+from change_agent.positions.stops import EVERY_TABLE, REPAIR
 from change_agent.segments.entry_reading import EntryReading
 from change_agent.segments.followed_segment import Presence
 from change_agent.segments.gap_detector import GoneSegments
 from change_agent.segments.gaps import Gap, GapReporter, gap_message, gap_records
-from change_agent.segments.known_segments import KnownSegments
+from change_agent.segments.reader_parts import ReaderParts
 
 __all__ = ["MissingSegments"]
 
@@ -35,23 +32,15 @@ class MissingSegments:
     """Used by the reader's thread. `is_set_aside` tells if the folder for errors holds a segment."""
 
     def __init__(
-        self,
-        segments: KnownSegments,
-        reading: EntryReading,
-        interpreter: MutationInterpreter,
-        positions: InflightPositions,
-        metrics: AgentMetrics,
-        gaps: GapReporter,
-        stops: Stops,
-        is_set_aside: Callable[[SegmentKey], bool],
+        self, parts: ReaderParts, reading: EntryReading, gaps: GapReporter, is_set_aside: Callable[[SegmentKey], bool]
     ) -> None:
-        self._segments: Final = segments
+        self._segments: Final = parts.segments
+        self._interpreter: Final = parts.interpreter
+        self._positions: Final = parts.positions
+        self._metrics: Final = parts.metrics
+        self._stops: Final = parts.stops
         self._reading: Final = reading
-        self._interpreter: Final = interpreter
-        self._positions: Final = positions
-        self._metrics: Final = metrics
         self._gaps: Final = gaps
-        self._stops: Final = stops
         self._is_set_aside: Final = is_set_aside
 
     def check(self, now_ms: int) -> None:

@@ -9,7 +9,6 @@ happens when a segment cannot be read.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -26,21 +25,19 @@ from change_agent.errors import (
     UnsupportedEncodingError,
     UnsupportedVersionError,
 )
-from change_agent.events.mutation_interpreter import MutationInterpreter, StoppedError
-from change_agent.metrics import AgentMetrics
-from change_agent.positions.inflight import InflightPositions
+from change_agent.events.mutation_interpreter import StoppedError
+from change_agent.parking.parked import ParkedMutations
 from change_agent.positions.offsets import StoredPositions
-from change_agent.positions.stops import EVERY_TABLE, REPAIR, Stops
-from change_agent.publishing.event_batch import EventBatch, Publisher
+from change_agent.positions.stops import EVERY_TABLE, REPAIR
 from change_agent.segments.clearings import Clearings
 from change_agent.segments.entry_reading import EntryReading
 from change_agent.segments.followed_segment import Presence
 from change_agent.segments.gaps import GapReporter
-from change_agent.segments.known_segments import KnownSegments
 from change_agent.segments.late_events import LateEvents
 from change_agent.segments.missing_segments import MissingSegments
 from change_agent.segments.moments import Moments
 from change_agent.segments.read_again import ReadAgain
+from change_agent.segments.reader_parts import ReaderParts
 from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 
@@ -61,17 +58,10 @@ class SegmentFollower:
 
     def __init__(
         self,
+        parts: ReaderParts,
         watcher: CdcRawWatcher,
-        segments: KnownSegments,
-        interpreter: MutationInterpreter,
-        unparker: Unparker,
-        late: LateEvents,
-        positions: InflightPositions,
-        publisher: Publisher,
-        metrics: AgentMetrics,
-        stopping: threading.Event,
+        parked: ParkedMutations,
         gaps: GapReporter,
-        stops: Stops,
         is_set_aside: Callable[[SegmentKey], bool],
         *,
         unsynced: UnsyncedReading | None = None,
@@ -79,24 +69,20 @@ class SegmentFollower:
         clearings: Clearings | None = None,
     ) -> None:
         self._watcher: Final = watcher
-        self._segments: Final = segments
-        self._interpreter: Final = interpreter
-        self._unparker: Final = unparker
-        self._positions: Final = positions
-        self._metrics: Final = metrics
-        self._stopping: Final = stopping
-        self._stops: Final = stops
+        self._segments: Final = parts.segments
+        self._interpreter: Final = parts.interpreter
+        self._positions: Final = parts.positions
+        self._metrics: Final = parts.metrics
+        self._stopping: Final = parts.stopping
+        self._stops: Final = parts.stops
         self._unsynced: Final = unsynced
         self._moments: Final = moments
         self._clearings: Final = clearings
-        batch = EventBatch(positions, publisher, metrics, stopping)
-        self._reading: Final = EntryReading(
-            segments, interpreter, batch, positions, metrics, stops, stopping, unsynced, clearings
-        )
-        self._missing: Final = MissingSegments(
-            segments, self._reading, interpreter, positions, metrics, gaps, stops, is_set_aside
-        )
-        self._repeating: Final = ReadAgain(interpreter, late, segments)
+        late = LateEvents(parts.interpreter, parts.positions, parts.publisher, parts.metrics, parts.stopping)
+        self._unparker: Final = Unparker(parked, parts.interpreter, late, parts.metrics)
+        self._reading: Final = EntryReading(parts, unsynced, clearings)
+        self._missing: Final = MissingSegments(parts, self._reading, gaps, is_set_aside)
+        self._repeating: Final = ReadAgain(parts.interpreter, late, parts.segments)
         # The place behind which another agent's positions let this one continue.
         self._begins_behind: tuple[int, int] | None = None
         # The segment that Cassandra is probably writing; its unsynced entries are read. None without `readUnsynced`.

@@ -36,10 +36,9 @@ from change_agent.segments.clearings import Clearings
 from change_agent.segments.finished_segments import FinishedSegmentFiles
 from change_agent.segments.gaps import Gap
 from change_agent.segments.known_segments import KnownSegments
-from change_agent.segments.late_events import LateEvents
 from change_agent.segments.moments import Moments
+from change_agent.segments.reader_parts import ReaderParts
 from change_agent.segments.segment_follower import SegmentFollower
-from change_agent.segments.unparking import Unparker
 from change_agent.segments.unsynced import UnsyncedReading
 from schemas.mutation_event import decode_events
 from schemas.table_metadata import TableMetadata
@@ -148,21 +147,22 @@ class StagedAgent:
             self.cdc_raw, 0.02, [self.spill], self.work / "reprocess", unsynced=unsynced is not None
         )
         interpreter = MutationInterpreter(tables, self._parked, self.metrics, self._stopping, reread_pause_s=0.01)
-        late = LateEvents(interpreter, self.positions, self, self.metrics, self._stopping)
         self.segments = KnownSegments(self.positions, self.stored, options or SegmentOptions())
         archiver = SegmentArchiver(self.work / "error")
+        parts = ReaderParts(
+            segments=self.segments,
+            interpreter=interpreter,
+            positions=self.positions,
+            publisher=self,
+            metrics=self.metrics,
+            stops=self.stops,
+            stopping=self._stopping,
+        )
         self.follower = SegmentFollower(
+            parts,
             self._watcher,
-            self.segments,
-            interpreter,
-            Unparker(self._parked, interpreter, late, self.metrics),
-            late,
-            self.positions,
+            self._parked,
             self,
-            self.metrics,
-            self._stopping,
-            self,
-            self.stops,
             archiver.is_set_aside,
             unsynced=unsynced,
             moments=self.moments,

@@ -18,8 +18,7 @@ __all__ = ["left_out"]
 def left_out(*names: str) -> Iterator[None]:
     """Make these modules impossible to import during the context. Modules that are imported already stay."""
     missing = [name for name in names if name not in sys.modules]
-    # For the import system, None means that the module does not exist.
-    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
+    sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]  # None: the module does not exist
     try:
         yield
     finally:

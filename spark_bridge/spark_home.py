@@ -119,7 +119,7 @@ def configured_elsewhere() -> str | None:
     named = next((each for each in _CONFIGURATION if each in os.environ), None)
     if named is not None:
         return named
-    found = Path(_find_spark_home())  # type: ignore[no-untyped-call]
+    found = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # PySpark gives it no types
     if not found.samefile(_installed()):
         return str(found)
     configuration = found / "conf"

@@ -26,4 +26,4 @@ def _quiet_worker(*arguments: object) -> int:
 
 if __name__ == "__main__":
     daemon.worker = _quiet_worker
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()  # type: ignore[no-untyped-call]  # as above

@@ -112,9 +112,8 @@ class CassandraNode(Server):
 
     def repair(self, keyspace: str) -> None:
         """Repair all of a keyspace with all its replicas, as ``nodetool repair --full`` does. Waits for the end."""
-        options = {"incremental": "false", "parallelism": "parallel"}
-        arguments: list[Json] = [keyspace, options]  # type: ignore[list-item]
-        command = self._invoke("repairAsync(java.lang.String,java.util.Map)", arguments)
+        options: dict[str, Json] = {"incremental": "false", "parallelism": "parallel"}
+        command = self._invoke("repairAsync(java.lang.String,java.util.Map)", [keyspace, options])
         deadline = time.monotonic() + _REPAIR_TIMEOUT_S
         while True:
             status = self._invoke("getParentRepairStatus(int)", [command])

@@ -103,7 +103,7 @@ def _assembler(cql_type: CqlType) -> _Assemble:
 
 def _by_path(cql_type: CqlType) -> Callable[[_Cells], _Cells]:
     order = order_of(cql_type)
-    return lambda cells: sorted(cells, key=lambda each: order(each[0] or b""))  # type: ignore[arg-type, return-value]
+    return lambda cells: sorted(cells, key=lambda each: order(each[0] or b""))  # type: ignore[arg-type, return-value]  # keys of one type
 
 
 def _fields_assembler(cql_type: UserType) -> _Assemble:

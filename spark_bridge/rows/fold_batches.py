@@ -227,7 +227,7 @@ class _Partition:
         return self._known.values()
 
     def _of(self, row: _FoldRow) -> KeyRecords:
-        bounds = None if row.bounds is None else Bounds(**row.bounds)  # type: ignore[arg-type]
+        bounds = None if row.bounds is None else Bounds(**row.bounds)  # type: ignore[arg-type]  # Arrow has the fields as the schema says
         name = row.key, row.scope, bounds
         records = self._known.get(name)
         if records is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
 from tests.servers.local_http import LocalServer, running
 
-__all__ = ["Broker", "Request", "broker", "owner_of_all", "redirects_to"]
+__all__ = ["Answering", "Broker", "Request", "broker", "in_order", "owner_of_all", "redirects_to"]
 
 
 class Request(NamedTuple):
@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
 
 Answering = Callable[[Request], tuple[int, Mapping[str, str], object]]
-"""A function that returns status, headers and the JSON of the body for a request."""
+"""A function that returns status, headers and the body for a request: bytes as they are, or what becomes JSON."""
 
 
 class Broker(LocalServer):
@@ -46,6 +46,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_DELETE(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
         server = self.server
         assert isinstance(server, Broker)
@@ -55,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         server.asked.append(request)
         status, headers, content = server.answering(request)
-        data = b"" if content is None else json.dumps(content).encode()
+        data = b"" if content is None else content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -78,6 +81,17 @@ def broker(answering: Answering, tls: ssl.SSLContext | None = None) -> Iterator[
 def redirects_to(url: str, status: int = 307) -> Answering:
     """Redirect every request to the same path of another broker, with an empty body, as Pulsar does."""
     return lambda request: (status, {"Location": url + request.path}, None)
+
+
+def in_order(answers: Iterable[tuple[int, str]]) -> Answering:
+    """Give these answers (status, body) one after the other, and then the last one again and again."""
+    left = list(answers)
+
+    def answering(request: Request) -> tuple[int, Mapping[str, str], object]:
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        return status, {}, body.encode()
+
+    return answering
 
 
 def owner_of_all(content: object) -> Answering:

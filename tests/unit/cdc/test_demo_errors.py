@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 
@@ -13,29 +11,16 @@ from cdc.demo.line import LineError, connect
 from cdc.demo.run import DemoOptions, run_demo
 from cdc.rest import rest
 from cdc.sandbox import artifacts
+from tests.servers.http_brokers import broker
 
 _AGAIN = "; run the demo again, when the machine has less to do"
-
-
-class _Refuses(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(500)
-        self.end_headers()
-        self.wfile.write(b"no\nroom")
-
-    def log_message(self, *_: object) -> None:  # type: ignore[override]
-        """Write no log."""
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
     """The URL of a server that answers 500 to every request."""
-    with HTTPServer(("127.0.0.1", 0), _Refuses) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/admin"
-        server.shutdown()
-        thread.join()
+    with broker(lambda request: (500, {}, b"no\nroom")) as refusing:
+        yield f"{refusing.url}/admin"
 
 
 def _line(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> str:

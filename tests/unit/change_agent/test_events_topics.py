@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +20,7 @@ from change_agent.publishing.events_topics import EventsTopics
 from change_agent.publishing.partition_counts import PartitionCounts
 from change_agent.publishing.topic_checks import LostTopic, TopicChecks, TopicState
 from schemas.errors import ConfigError
-from tests.servers.http_brokers import Request, broker, owner_of_all, redirects_to
+from tests.servers.http_brokers import Broker, Request, broker, owner_of_all, redirects_to
 from tests.servers.token_issuer import OAUTH2_PLUGIN, key_file, token_issuer
 
 _TOPIC = "persistent://tenant/ns/cdc-events-ks.t"
@@ -30,11 +28,11 @@ _PATH = "/admin/v2/persistent/tenant/ns/cdc-events-ks.t"
 _STATS = f"{_PATH}/partitioned-stats?getPreciseBacklog=true&perPartition=true"
 
 
-class _Server(ThreadingHTTPServer):
+class _Server:
     """A server that answers by method and path, and records the requests."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
         self.answers: dict[tuple[str, str], tuple[int, object]] = {}
         self.requests: list[tuple[str, str, object]] = []
         self.authorization: str | None = None
@@ -43,6 +41,15 @@ class _Server(ThreadingHTTPServer):
         self.is_made = False
         """True once the topic exists. If `made_by_others` is set, it exists after the last refusal."""
         self.made_by_others = False
+
+    def answer(self, request: Request) -> tuple[int, Mapping[str, str], object]:
+        method, path = request.method, request.path
+        self.requests.append((method, path, request.body))
+        self.authorization = request.authorization
+        status, content = self.answers.get((method, path), (404, {"reason": "not found"}))
+        if path.endswith("/partitions"):
+            status, content = self.makes(method) or (status, content)
+        return status, {}, content
 
     def makes(self, method: str) -> tuple[int, object] | None:
         """The answer to a request about the topic's partitions while the topic does not exist; None when it exists."""
@@ -57,52 +64,18 @@ class _Server(ThreadingHTTPServer):
         return (409 if method == "PUT" else 404), {"reason": "bare partitions exist"}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_PUT(self) -> None:
-        self._answer("PUT")
-
-    def do_DELETE(self) -> None:
-        self._answer("DELETE")
-
-    def _answer(self, method: str) -> None:
-        server = self.server
-        assert isinstance(server, _Server)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        server.requests.append((method, self.path, json.loads(body) if body else None))
-        server.authorization = self.headers.get("Authorization")
-        status, content = server.answers.get((method, self.path), (404, {"reason": "not found"}))
-        if self.path.endswith("/partitions"):
-            status, content = server.makes(method) or (status, content)
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        if status != 204:
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if status != 204:
-            self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        return
-
-
 @pytest.fixture
 def server() -> Iterator[_Server]:
     """A running HTTP server."""
     made = _Server()
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with broker(made.answer) as running:
+        made.url = running.url
+        yield made
 
 
-def _topics(server: ThreadingHTTPServer, *, create: bool = True, auth: PulsarAuth | None = None) -> EventsTopics:
+def _topics(server: _Server | Broker, *, create: bool = True, auth: PulsarAuth | None = None) -> EventsTopics:
     return EventsTopics(
-        admin_url=f"http://127.0.0.1:{server.server_port}",
+        admin_url=server.url,
         auth=auth,
         tls=ssl.create_default_context(),
         subscription="sub",
@@ -251,9 +224,8 @@ def test_without_the_right_to_create_a_topic_that_is_complete_is_used(server: _S
 
 def test_a_server_that_is_away_is_an_error_to_try_again_after() -> None:
     """One line names the topic and the address of the server."""
-    gone = _Server()
-    topics = _topics(gone)
-    gone.server_close()
+    with broker(owner_of_all(None)) as gone:
+        topics = _topics(gone)
     with pytest.raises(PublishError, match=r"cdc-events-ks.t: Pulsar's admin interface at 127.0.0.1: "):
         topics.ensure(_TOPIC)
 
@@ -351,8 +323,8 @@ def test_brokers_that_send_one_in_circles_are_an_error_to_try_again_after() -> N
 
 def test_an_owner_that_is_away_is_named() -> None:
     """The server at the configured address answers, and redirects to an owner that is away."""
-    gone = _Server()
-    gone.server_close()
+    with broker(owner_of_all(None)) as gone:
+        pass
     with (
         broker(redirects_to(f"http://localhost:{gone.server_port}")) as first,
         pytest.raises(PublishError, match=r"cdc-events-ks.t: Pulsar's admin interface at localhost: "),

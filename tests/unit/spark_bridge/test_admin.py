@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,48 +16,17 @@ from spark_bridge.topics.clearings import TopicClearings
 from spark_bridge.topics.options import TOKEN_PLUGIN, BridgeOptions
 from spark_bridge.topics.positions import Position
 from tests.servers.certificates import CertificateAuthority
-from tests.servers.http_brokers import Answering, Broker, Request, broker, owner_of_all, redirects_to
-
-
-class AnsweringServer(HTTPServer):
-    """Gives the answers in order, repeats the last one, and keeps the requests."""
-
-    def __init__(self, answers: list[tuple[int, str]]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers = answers
-        self.asked: list[tuple[str, str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        server = self.server
-        assert isinstance(server, AnsweringServer)
-        server.asked.append((self.path, self.headers["Authorization"]))
-        status, body = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (http.server's name)
-        """Log nothing."""
+from tests.servers.http_brokers import Answering, Broker, Request, broker, in_order, owner_of_all, redirects_to
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[AnsweringServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A server with the answers that the test is parametrized with."""
-    with AnsweringServer(list(request.param)) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with broker(in_order(request.param)) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
-def options(server: AnsweringServer | Broker, **more: str) -> BridgeOptions:
+def options(server: Broker, **more: str) -> BridgeOptions:
     return BridgeOptions.from_mapping(
         {
             "serviceUrl": "pulsar://h:6650",
@@ -73,11 +40,13 @@ def options(server: AnsweringServer | Broker, **more: str) -> BridgeOptions:
 
 
 @pytest.mark.parametrize("server", [[(401, '{"reason": "Token expired"}')]], indirect=True)
-def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
+def test_a_refused_token_is_no_missing_topic(server: Broker) -> None:
     """The token is sent. Its refusal becomes an error that names the options to check, and does not show the token."""
     with PulsarAdmin(options(server)) as admin, pytest.raises(PulsarUnreachableError) as error:
         admin.topic_partitions()
-    assert server.asked == [("/admin/v2/persistent/public/default/t/partitions", "Bearer tell-nobody")]
+    assert [(each.path, each.authorization) for each in server.asked] == [
+        ("/admin/v2/persistent/public/default/t/partitions", "Bearer tell-nobody")
+    ]
     assert str(error.value) == (
         f"Pulsar at {server.url}: refuses access to persistent://public/default/t (Token expired); "
         "check authPluginClassName and authParams"
@@ -85,7 +54,7 @@ def test_a_refused_token_is_no_missing_topic(server: AnsweringServer) -> None:
 
 
 @pytest.mark.parametrize("server", [[(401, '{"reason": "Token expired"}'), (404, '{"reason": "no"}')]], indirect=True)
-def test_an_error_names_the_options_that_the_user_has_written(server: AnsweringServer) -> None:
+def test_an_error_names_the_options_that_the_user_has_written(server: Broker) -> None:
     """They may be of a file with other names. The copy of the options for another topic keeps them."""
     names = {"authPluginClassName": "plugin", "authParams": "params", "topic": "--topic", "adminUrl": "--admin-url"}
     given = BridgeOptions.from_mapping(options(server).as_texts(), names).of_whole_topic("u")
@@ -107,7 +76,7 @@ def test_an_error_names_the_options_that_the_user_has_written(server: AnsweringS
 
 
 @pytest.mark.parametrize("server", [[(503, "starting"), (503, "starting"), (200, '{"partitions": 2}')]], indirect=True)
-def test_a_service_that_is_starting_is_asked_again(server: AnsweringServer) -> None:
+def test_a_service_that_is_starting_is_asked_again(server: Broker) -> None:
     """A broker that hands over a topic answers 5xx for a moment."""
     with PulsarAdmin(options(server)) as admin:
         assert admin.topic_partitions() == [
@@ -118,7 +87,7 @@ def test_a_service_that_is_starting_is_asked_again(server: AnsweringServer) -> N
 
 
 @pytest.mark.parametrize("server", [[(503, "starting")]], indirect=True)
-def test_patience_ends(server: AnsweringServer) -> None:
+def test_patience_ends(server: Broker) -> None:
     """After `patience_s` the last answer is the error."""
     with (
         PulsarAdmin(options(server), patience_s=0.3) as admin,
@@ -128,7 +97,7 @@ def test_patience_ends(server: AnsweringServer) -> None:
 
 
 @pytest.mark.parametrize("server", [[(404, '{"reason": "Namespace not found"}')]], indirect=True)
-def test_what_is_missing_is_named(server: AnsweringServer) -> None:
+def test_what_is_missing_is_named(server: Broker) -> None:
     """Pulsar's own reason distinguishes a missing namespace from a missing topic."""
     with PulsarAdmin(options(server)) as admin, pytest.raises(TopicError) as error:
         admin.topic_partitions()
@@ -139,7 +108,7 @@ def test_what_is_missing_is_named(server: AnsweringServer) -> None:
 
 
 @pytest.mark.parametrize("server", [[(404, '{"reason": "Topic not found"}')]], indirect=True)
-def test_a_backfill_of_a_table_without_cdc_is_told_the_statement(server: AnsweringServer) -> None:
+def test_a_backfill_of_a_table_without_cdc_is_told_the_statement(server: Broker) -> None:
     """The events topic must not be made by hand: the agent makes it, with its partitions and subscription."""
     with pytest.raises(
         TopicError, match=r'an agent makes it when shop\."Orders" has CDC\. Run ALTER TABLE shop\."Orders" WITH'
@@ -237,10 +206,10 @@ def test_brokers_that_disagree_for_a_moment_are_asked_again() -> None:
 
 
 @pytest.mark.parametrize("server", [[(404, '{"reason": "Topic not found"}')]], indirect=True)
-def test_without_a_topic_of_schema_changes_there_is_nothing_to_follow(server: AnsweringServer) -> None:
+def test_without_a_topic_of_schema_changes_there_is_nothing_to_follow(server: Broker) -> None:
     with TopicClearings(options(server)) as clearings:
         assert clearings.read() == ()
-    assert server.asked[0][0] == "/admin/v2/persistent/public/default/cdc-events-schema-changes/partitions"
+    assert server.asked[0].path == "/admin/v2/persistent/public/default/cdc-events-schema-changes/partitions"
     asked = len(server.asked)
     with TopicClearings(options(server, schemaChangesTopic="none")) as clearings:
         assert clearings.read() == ()
@@ -249,7 +218,7 @@ def test_without_a_topic_of_schema_changes_there_is_nothing_to_follow(server: An
 
 @pytest.mark.parametrize("server", [[(403, '{"reason": "not yours"}')]], indirect=True)
 def test_a_refused_topic_of_schema_changes_is_an_error_if_it_was_named(
-    server: AnsweringServer, caplog: pytest.LogCaptureFixture
+    server: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise the job continues, and one line says so: it worked before it read this topic."""
     with TopicClearings(options(server)) as clearings:

@@ -16,7 +16,8 @@ from spark_bridge.rows.cleared import clears
 from spark_bridge.topics import admin
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.table_clearing import TableClearing
-from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
+from tests.servers.http_brokers import Broker
+from tests.unit.spark_bridge.test_admin import options, server
 
 __all__ = ["server"]
 
@@ -55,7 +56,7 @@ def ledgers(*found: tuple[int, int]) -> tuple[int, str]:
     indirect=["server"],
 )
 def test_a_truncation_is_reached_when_nothing_before_it_is_unread(
-    server: AnsweringServer,
+    server: Broker,
     read: tuple[int, int, int] | None,
     is_reached: bool,
 ) -> None:
@@ -74,7 +75,7 @@ def test_a_truncation_is_reached_when_nothing_before_it_is_unread(
     indirect=["server"],
 )
 def test_records_that_pulsar_had_deleted_before_a_truncation_are_removed_from_the_mirror_that_read_them(
-    server: AnsweringServer,
+    server: Broker,
     read: tuple[int, int, int],
     cleared: Sequence[tuple[int, int, int]],
     kept: Sequence[tuple[int, int, int]],
@@ -90,7 +91,7 @@ def test_records_that_pulsar_had_deleted_before_a_truncation_are_removed_from_th
 
 @pytest.mark.parametrize("server", [[NO_PARTITIONS]], indirect=True)
 def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
-    server: AnsweringServer,
+    server: Broker,
 ) -> None:
     """The cases: a mirror without records, one that begins again, and one that has applied the truncation."""
     for applied in (
@@ -105,9 +106,7 @@ def test_what_was_applied_and_what_no_record_names_is_not_asked_for(
 
 
 @pytest.mark.parametrize("server", [[(503, "starting"), NO_PARTITIONS]], indirect=True)
-def test_a_running_mirror_waits_for_a_broker_that_restarts(
-    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_mirror_waits_for_a_broker_that_restarts(server: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits as long as its query: if the micro-batch failed, a following mirror would end."""
     patience = set[float]()
 

@@ -30,7 +30,8 @@ from spark_bridge.jobs.mirror_state import (
 from spark_bridge.jobs.unfinished_epoch import Unfinished
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.topic_schemas import TopicSchemas
-from tests.unit.spark_bridge.test_admin import AnsweringServer, options, server
+from tests.servers.http_brokers import Broker
+from tests.unit.spark_bridge.test_admin import options, server
 from tests.unit.spark_bridge.test_mirror_clearings import NO_PARTITIONS, TOPIC, ledgers
 
 __all__ = ["server"]
@@ -161,7 +162,7 @@ def test_records_are_repeated_until_all_of_the_lost_epoch_were_read(
 
 
 @pytest.mark.parametrize("server", [[NO_PARTITIONS, ledgers((9, 1))]], indirect=True)
-def test_without_a_checkpoint_records_that_were_deleted_unread_are_noticed(server: AnsweringServer) -> None:
+def test_without_a_checkpoint_records_that_were_deleted_unread_are_noticed(server: Broker) -> None:
     """Otherwise the query would begin with the remaining records, and the mirror would count as complete."""
     applied = Applied(epoch=4, positions={TOPIC: (7, 2, -1)})
     with pytest.raises(DataLossError, match="records after position 7:2 and before 9:0 were deleted"):
@@ -169,12 +170,12 @@ def test_without_a_checkpoint_records_that_were_deleted_unread_are_noticed(serve
 
 
 @pytest.mark.parametrize("server", [[NO_PARTITIONS, ledgers((7, 4), (9, 1))]], indirect=True)
-def test_without_a_checkpoint_a_mirror_whose_ledger_is_there_reads_on(server: AnsweringServer) -> None:
+def test_without_a_checkpoint_a_mirror_whose_ledger_is_there_reads_on(server: Broker) -> None:
     refuse_lost_records(Applied(epoch=4, positions={TOPIC: (7, 2, -1)}), options(server))
 
 
 @pytest.mark.parametrize("server", [[]], indirect=True)
-def test_a_user_may_go_on_without_records_that_are_lost(server: AnsweringServer) -> None:
+def test_a_user_may_go_on_without_records_that_are_lost(server: Broker) -> None:
     """The admin service is not asked: this server has no answer."""
     given = options(server).model_copy(update={"fail_on_data_loss": False})
     refuse_lost_records(Applied(epoch=4, positions={TOPIC: (7, 2, -1)}), given)

@@ -20,8 +20,8 @@ from spark_bridge.topics.admin import PATIENCE_S
 from spark_bridge.topics.options import BridgeOptions
 from spark_bridge.topics.patience import patiently
 from spark_bridge.topics.publish_admin import PublishAdmin
-from tests.servers.http_brokers import Request, broker
-from tests.unit.spark_bridge.test_admin import AnsweringServer, server
+from tests.servers.http_brokers import Broker, Request, broker
+from tests.unit.spark_bridge.test_admin import server
 
 __all__ = ["server"]
 
@@ -44,7 +44,7 @@ _ANSWERS: Final = [
 @pytest.mark.parametrize("server", [_ANSWERS], indirect=True)
 @pytest.mark.parametrize(("follow_interval_s", "waits_s"), [(60.0, 17), (None, PATIENCE_S)])
 def test_a_publish_that_follows_waits_for_a_broker_that_restarts(
-    server: AnsweringServer, follow_interval_s: float | None, waits_s: float, monkeypatch: pytest.MonkeyPatch
+    server: Broker, follow_interval_s: float | None, waits_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as a following mirror does. The end of one look would end the job."""
     patience = list[float]()

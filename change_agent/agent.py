@@ -200,7 +200,7 @@ class ChangeAgent:
         self._copy: Final = self._make_copy()
         self._reader: Final = _Reader(self._follower, self._may_read, self._stopping)
         self._owner: Final = NodeOwner(
-            lambda node_id: self._producers.hold(full_topic_name(f"{config.topic_prefix}agent-{node_id}")),
+            lambda node_id: self._producers.claim(full_topic_name(f"{config.topic_prefix}agent-{node_id}")),
             self._node_id,
             self.metrics,
             self._stopping,

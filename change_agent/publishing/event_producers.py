@@ -151,7 +151,7 @@ class EventProducers:
         # When several threads open partitions of one topic, only one of them creates the topic.
         self._locks: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
         self._auth: Final = auth
-        self._held: Final[list[pulsar.Producer]] = []
+        self._claimed: Final[list[pulsar.Producer]] = []
         self._client: Final = pulsar.Client(
             service_url,
             authentication=_authentication(auth),
@@ -231,7 +231,7 @@ class EventProducers:
         self._topics.ensure_compacted(topic)
         return self._producer(topic, topic, ReadyBytes.of("Progress", PROGRESS_SCHEMA_TEXT))
 
-    def hold(self, topic: str) -> None:
+    def claim(self, topic: str) -> None:
         """Become the exclusive producer of this topic, until the client is closed.
 
         Raises NodeTakenError, PublishError.
@@ -245,7 +245,7 @@ class EventProducers:
             raise NodeTakenError(topic, reason) from error
         except pulsar.PulsarException as error:
             raise PublishError(topic, str(error)) from error
-        self._held.append(producer)
+        self._claimed.append(producer)
 
     def copy_topic(self, topic: str) -> CopyTopic:
         """The topic of a node's copy of positions. Raises PublishError."""

@@ -27,12 +27,12 @@ class NodeOwner:
 
     def __init__(
         self,
-        hold: Callable[[str], None],
+        claim: Callable[[str], None],
         node_id: Callable[[], str | None],
         metrics: AgentMetrics,
         stopping: threading.Event,
     ) -> None:
-        self._hold: Final = hold
+        self._claim: Final = claim
         self._node_id: Final = node_id
         self._metrics: Final = metrics
         self._stopping: Final = stopping
@@ -51,7 +51,7 @@ class NodeOwner:
 
     def _is_free(self, node_id: str) -> bool:
         try:
-            self._hold(node_id)
+            self._claim(node_id)
         except NodeTakenError as error:
             if not self._metrics.standby:
                 _log.warning("%s", error)

@@ -21,7 +21,7 @@ class _Broker:
         self.standby: list[int] = []
         self.stopping = threading.Event()
 
-    def hold(self, node_id: str) -> None:
+    def claim(self, node_id: str) -> None:
         self.asked.append(node_id)
         self.standby.append(self.metrics.standby)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -29,7 +29,7 @@ class _Broker:
             raise answer
 
     def owner(self) -> NodeOwner:
-        return NodeOwner(self.hold, lambda: "node-1", self.metrics, self.stopping)
+        return NodeOwner(self.claim, lambda: "node-1", self.metrics, self.stopping)
 
 
 def test_an_agent_waits_for_another_one_of_its_node(caplog: pytest.LogCaptureFixture) -> None:

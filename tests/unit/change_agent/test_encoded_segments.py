@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from change_agent.commitlog.entry import CommitLogEntry
 from change_agent.commitlog.reader import SegmentReader
-from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
-from change_agent.db.mutation import MutationDecoder
-from change_agent.errors import BufferUnderflowError, CommitLogReadError, Damage, UnknownTableError
-from change_agent.events.decode_format import mutation_json
-from tests.golden.segments import ENCODED_SEGMENTS, GoldenSegment
+from change_agent.errors import BufferUnderflowError, Damage
+from tests.golden.segments import ENCODED_SEGMENTS, GoldenSegment, decoded_and_expected, read_until_error
 
 pytestmark = pytest.mark.parametrize("golden", ENCODED_SEGMENTS, ids=lambda golden: golden.line)
 
@@ -26,25 +20,9 @@ _THOROUGH = {"5.0-lz4", "5.0-snappy", "5.0-deflate", "5.0-zstd", "5.0-noop", "5.
 
 def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
     """The expected lines, including the positions, come from Cassandra's own reader."""
-    decoder, lines = MutationDecoder(golden.tables()), []
-    version = int(golden.path.name.split("-")[1])
-    for entry in golden.entries():
-        try:
-            lines.append(mutation_json(golden.path.name, entry, decoder.decode(entry.payload, version)))
-        except UnknownTableError:
-            continue
-    expected = golden.expected()
-    if version == 6:
-        # In this version Cassandra's reader does not keep the order of the updates.
-        lines, expected = list(map(_by_table, lines)), list(map(_by_table, expected))
+    lines, expected = decoded_and_expected(golden)
     assert lines == expected
     assert len(lines) == 20
-
-
-def _by_table(line: str) -> str:
-    mutation: dict[str, object] = json.loads(line)
-    updates = cast(list[dict[str, object]], mutation["updates"])
-    return json.dumps({**mutation, "updates": sorted(updates, key=lambda update: str(update["table_id"]))})
 
 
 def test_the_encoding_is_that_of_the_header(golden: GoldenSegment) -> None:
@@ -91,7 +69,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_sections(golden: GoldenSegment,
     path.write_bytes(content)
     for cut in reversed(range(0, len(content), step)):
         os.truncate(path, cut)
-        entries, error = _read(path, options)
+        entries, error = read_until_error(path, options)
         assert entries == whole[: len(entries)]
         if error is None:
             # There is no room for another marker. Cassandra takes such a segment as full, and so does the agent.
@@ -134,7 +112,7 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
         for bit in range(0, len(content) * 8, step):
             at = bit // 8
             os.pwrite(file.fileno(), bytes([content[at] ^ (1 << bit % 8)]), at)
-            entries, error = _read(path, options)
+            entries, error = read_until_error(path, options)
             os.pwrite(file.fileno(), content[at : at + 1], at)
             assert entries == whole[: len(entries)]
             if error is None:
@@ -147,13 +125,3 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
     # Different compressed bytes may have the same content: another match of an LZ4 block, or an unused bit of a Zstd
     # header.
     assert harmless <= len(content) * 8 / step * 0.01
-
-
-def _read(path: Path, options: SegmentOptions) -> tuple[list[CommitLogEntry], CommitLogReadError | None]:
-    entries: list[CommitLogEntry] = []
-    try:
-        with SegmentReader(path, options=options) as reader:
-            entries.extend(reader.read())
-    except CommitLogReadError as error:
-        return entries, error
-    return entries, None

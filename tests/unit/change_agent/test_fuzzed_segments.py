@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from change_agent.commitlog.reader import SegmentReader
-from change_agent.commitlog.section_decoder import SegmentOptions
 from change_agent.db.mutation import MutationDecoder
 from change_agent.errors import CommitLogReadError
 from change_agent.events.decode_format import event_json, mutation_json
@@ -31,7 +30,7 @@ from tests.agent.segment_writer import (
     segment_bytes,
     sync_marker_bytes,
 )
-from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden.segments import ENCODED_SEGMENTS, GOLDEN_SEGMENTS, GoldenSegment, read_until_error
 
 pytestmark = pytest.mark.exhaustive
 
@@ -53,16 +52,6 @@ plain_segments = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda g
 def seed() -> None:
     """Print the seed. pytest shows the output of a failed test."""
     print(f"CDC_TEST_SEED={SEED}")
-
-
-def _read(path: Path, options: SegmentOptions) -> tuple[list[bytes], CommitLogReadError | None]:
-    seen: list[bytes] = []
-    try:
-        with SegmentReader(path, options=options) as reader:
-            seen.extend(entry.payload for entry in reader.read())
-    except CommitLogReadError as error:
-        return seen, error
-    return seen, None
 
 
 def _payloads(golden: GoldenSegment) -> list[bytes]:
@@ -154,8 +143,8 @@ def test_a_segment_whose_lengths_lie_under_right_checksums_ends(tmp_path: Path) 
     for _ in range(3000):
         payloads, content = _lying_segment(rng)
         path.write_bytes(content)
-        seen, error = _read(path, SegmentOptions())
-        assert seen == payloads[: len(seen)]
+        seen, error = read_until_error(path)
+        assert [each.payload for each in seen] == payloads[: len(seen)]
         outcomes[type(error).__name__] += 1
         assert error is None or (error.segment == path.name and error.position is not None)
     assert (
@@ -196,8 +185,8 @@ def test_files_with_wrong_bytes_yield_what_was_written_and_end(golden: GoldenSeg
         if rng.random() < 0.3:
             changed = _with_header_checksum(changed)
         path.write_bytes(changed)
-        seen, error = _read(path, options)
-        assert seen == payloads[: len(seen)]
+        seen, error = read_until_error(path, options)
+        assert [each.payload for each in seen] == payloads[: len(seen)]
         stopped += error is not None
         assert error is None or error.segment == path.name
     assert stopped > 100

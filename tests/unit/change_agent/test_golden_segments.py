@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from change_agent.commitlog.descriptor import read_descriptor
-from change_agent.commitlog.entry import CommitLogEntry
-from change_agent.commitlog.reader import SegmentReader
 from change_agent.commitlog.segment import SYNC_MARKER_SIZE
 from change_agent.db.mutation import MutationDecoder, decode_mutation
 from change_agent.errors import BufferUnderflowError, CommitLogReadError, Damage, UnknownTableError
-from change_agent.events.decode_format import mutation_json
-from tests.golden.segments import GOLDEN_SEGMENTS, GoldenSegment
+from tests.golden.segments import GOLDEN_SEGMENTS, GoldenSegment, decoded_and_expected, read_until_error
 
 pytestmark = pytest.mark.parametrize("golden", GOLDEN_SEGMENTS, ids=lambda golden: golden.line)
 
@@ -35,24 +30,9 @@ def _payloads(golden: GoldenSegment) -> list[bytes]:
 
 def test_every_mutation_is_what_cassandra_reads(golden: GoldenSegment) -> None:
     """The expected lines come from Cassandra's own reader."""
-    decoder, version, lines = MutationDecoder(golden.tables()), golden.version, []
-    for entry in golden.entries():
-        try:
-            lines.append(mutation_json(golden.path.name, entry, decoder.decode(entry.payload, version)))
-        except UnknownTableError:
-            continue
-    if version == 6:
-        # In this version Cassandra's reader does not keep the order of the updates.
-        assert list(map(_by_table, lines)) == list(map(_by_table, golden.expected()))
-    else:
-        assert lines == golden.expected()
+    lines, expected = decoded_and_expected(golden)
+    assert lines == expected
     assert len(lines) == 20
-
-
-def _by_table(line: str) -> dict[str, object]:
-    mutation: dict[str, object] = json.loads(line)
-    updates = cast(list[dict[str, object]], mutation["updates"])
-    return {**mutation, "updates": sorted(updates, key=lambda update: str(update["table_id"]))}
 
 
 @pytest.mark.exhaustive
@@ -97,7 +77,7 @@ def test_a_segment_cut_anywhere_yields_its_whole_entries(golden: GoldenSegment, 
     path.write_bytes(content)
     for cut in reversed(range(len(content))):
         os.truncate(path, cut)
-        entries, error = _read(path)
+        entries, error = read_until_error(path)
         assert entries == [entry for entry in whole if entry.position <= cut]
         if error is None:
             # There is no room for another marker. Cassandra takes such a segment as full, and so does the agent.
@@ -126,20 +106,10 @@ def test_a_segment_with_any_bit_flipped_stops_at_it(golden: GoldenSegment, tmp_p
         for bit in range(0, len(content) * 8, step):
             at = bit // 8
             os.pwrite(file.fileno(), bytes([content[at] ^ (1 << bit % 8)]), at)
-            entries, error = _read(path)
+            entries, error = read_until_error(path)
             os.pwrite(file.fileno(), content[at : at + 1], at)
             assert error is not None
             assert error.segment == path.name
             assert entries == whole[: len(entries)]
             damages.add(error.damage)
     assert damages - {Damage.CUT, None} == {Damage.HEADER, Damage.SYNC_MARKER, Damage.ENTRY_SIZE, Damage.ENTRY}
-
-
-def _read(path: Path) -> tuple[list[CommitLogEntry], CommitLogReadError | None]:
-    entries: list[CommitLogEntry] = []
-    try:
-        with SegmentReader(path) as reader:
-            entries.extend(reader.read())
-    except CommitLogReadError as error:
-        return entries, error
-    return entries, None

@@ -275,7 +275,7 @@ def test_records_that_are_gone_from_an_empty_topic_are_an_error(
     topic = data_topic(*KEY_AND_VALUE)
     topic.write(*numbered(1, 4))
     query = batches(topic, **limit, checkpointLocation=str(tmp_path / "checkpoint"))
-    assert query.run() == [rows(1, 4)]
+    assert query.run() == [texts(1, 4)]
     topic.write(*numbered(5, 6))
     drop_what_was_acknowledged(topic, 1)
     for _ in range(2):
@@ -283,7 +283,7 @@ def test_records_that_are_gone_from_an_empty_topic_are_an_error(
             query.run()
     assert query.run(failOnDataLoss="false") == []
     topic.write(*numbered(7, 8))
-    assert query.run() == [rows(7, 8)]
+    assert query.run() == [texts(7, 8)]
 
 
 def test_a_stream_says_that_records_were_dropped_unread(batches: Callable[..., Batches], data_topic: MakeTopic) -> None:

@@ -12,7 +12,7 @@ from schemas.cql_type import NativeType, UserType
 from schemas.cql_value import value_reader
 from schemas.native_codec import CODECS
 from schemas.row_record import data_key_schema, record_writer
-from schemas.table_metadata import TableMetadata
+from schemas.table_metadata import ColumnKind, ColumnMetadata, TableMetadata
 from spark_bridge.jobs.row_keys import RowKeys, token_of
 from tests.cql.tables import table_of
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.errors import ConfigError
+from spark_bridge.jobs.arguments import refuse_home
 
 __all__ = ["check_output", "check_writable", "local_folder"]
 
@@ -19,10 +20,11 @@ def check_writable(option: str, path: str) -> None:
     """Raise ConfigError if a local folder cannot be made or written. Other file systems are left to Spark.
 
     The check makes a folder and removes it again, because rights alone do not tell: root may write everywhere, but not
-    below /proc or on a file system that is mounted to be read.
+    below /proc or on a file system that is mounted to be read. A folder `~/...` is refused, too.
     """
     if not path:
         raise ConfigError.of(option, "is empty; give a folder")
+    refuse_home(path, option)
     folder = local_folder(path)
     if folder is None:
         return

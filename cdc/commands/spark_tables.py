@@ -192,6 +192,7 @@ def latest_command(
     from spark_bridge import fresh_table
     from spark_bridge.jobs.latest import latest_on_read
     from spark_bridge.jobs.mirror_state import MirrorTables
+    from spark_bridge.topics.options import BridgeOptions
     from spark_bridge.topics.positions import parse_time_ms
 
     if as_of is not None and parse_time_ms(as_of) is None:
@@ -209,7 +210,9 @@ def latest_command(
             if target is None:
                 rows = latest_on_read(session, options, as_of=as_of, static_columns=statics)
             else:
-                MirrorTables(session, target).refuse_none()
+                mirrored = MirrorTables(session, target)
+                mirrored.refuse_none()
+                mirrored.refuse_other_topic(BridgeOptions.from_mapping(options, WRITTEN).only_topic, "mirror")
                 rows = fresh_table(session, options, target, static_columns=statics)
             if output is None:
                 # not toJSON, which warns that its result will change

@@ -1,4 +1,4 @@
-"""Checks of numbers that users give to jobs: an unusable number is refused before the job has done anything."""
+"""Checks of what users give to jobs: an unusable number or folder is refused before the job has done anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.errors import ConfigError
 
-__all__ = ["MOST_DAYS", "MOST_SECONDS", "refuse_interval", "refuse_rate", "refuse_retention"]
+__all__ = ["MOST_DAYS", "MOST_SECONDS", "refuse_home", "refuse_interval", "refuse_rate", "refuse_retention"]
 
 MOST_DAYS: Final = 36_500
 """The limit of a retention: with many more days, times are before the earliest one of Spark."""
@@ -30,3 +30,10 @@ def refuse_retention(name: str, days: float) -> None:
     """Raises ConfigError for more than a hundred years, also below 0, and for NaN. Below 0 nothing is retained."""
     if not -MOST_DAYS <= days <= MOST_DAYS:
         raise ConfigError.of(name, f"{days} is no retention: give days up to {MOST_DAYS:,}")
+
+
+def refuse_home(folder: str, option: str = "target") -> None:
+    """Raise ConfigError for a folder `~/...`: only a shell expands it, and Spark would make a folder of the name `~`."""
+    if folder == "~" or folder.startswith("~/"):
+        reason = f"{folder} begins with ~, which only a shell replaces, outside of quotes; give the folder's full path"
+        raise ConfigError.of(option, reason)

@@ -37,7 +37,7 @@ def fresh_table(
     These records are read during this call. Only they and the Cassandra partitions that they touch are folded. The
     frame does not change later: for later changes call again, or make a view of each result
     (`createOrReplaceTempView`). `options` and `static_columns` are those of the mirror. Raises ConfigError if there is
-    no mirror, TopicError, PulsarUnreachableError, OtherTopicError, DataLossError, StateFileError.
+    no mirror, or one of another topic, TopicError, PulsarUnreachableError, OtherTopicError, DataLossError, StateFileError.
     """
     tables = MirrorTables(spark, target)
     applied = tables.applied()
@@ -47,6 +47,7 @@ def fresh_table(
     given = batch_options(options)
     parsed = BridgeOptions.from_mapping(given)
     settings = MirrorSettings(static_columns=None if static_columns is None else tuple(static_columns))
+    tables.refuse_other_topic(parsed.only_topic)
     topic = tables.with_numbers(parsed.of_topic(parsed.only_topic))
     batch = MirrorBatch(tables, topic, settings, clearings=lambda: clearings_now(topic))
     tail = raw_batch(

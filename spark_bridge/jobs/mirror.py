@@ -181,7 +181,11 @@ def mirror(
     given["checkpointLocation"] = _checkpoint_of(spark, target)
     if "minpartitions" not in {name.lower() for name in given}:
         given["minPartitions"] = str(spark.sparkContext.defaultParallelism)
-    parsed = MirrorTables(spark, target, table_format).with_numbers(BridgeOptions.from_mapping(given))
+    tables = MirrorTables(spark, target, table_format)
+    tables.refuse_foreign_tables()
+    parsed = tables.with_numbers(BridgeOptions.from_mapping(given))
+    if not rebuild:
+        tables.refuse_other_topic(parsed.only_topic)
     steps = _Steps(
         tables=lambda session: MirrorTables(session, target, table_format),
         options=parsed.of_topic(parsed.only_topic),

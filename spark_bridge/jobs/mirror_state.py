@@ -30,6 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's custom)
 
 from schemas.errors import ConfigError
 from spark_bridge.errors import OtherTopicError, StateFileError, reason_of_spark
+from spark_bridge.jobs.arguments import refuse_home
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable, has_iceberg
 from spark_bridge.jobs.kept_records import NOTHING_FORGOTTEN, Forgotten, KeptRecords, ReplacedRun, Run
@@ -62,6 +63,7 @@ __all__ = [
     "no_mirror_reason",
     "not_applied",
     "refuse_lost_records",
+    "refuse_other_topic",
 ]
 
 _log: Final = logging.getLogger(__name__)
@@ -198,9 +200,11 @@ class MirrorTables:
     """The tables below one folder. `table_format` None: the format of the existing tables, else Delta Lake."""
 
     def __init__(self, spark: SparkSession, target: str, table_format: TableFormat | None = None) -> None:
-        """Raises ConfigError when the existing tables have another format, or one that the session cannot read;
+        """Raises ConfigError when the existing tables have another format, or one that the session cannot read, and for
+        a target that begins with `~/`;
         StateFileError when Spark has no such file system.
         """
+        refuse_home(target)
         folder = _absolute(spark, target.rstrip("/"))
         self._spark = spark
         self.target = folder
@@ -267,6 +271,40 @@ class MirrorTables:
         """Raise ConfigError if no mirror has run with this target: it would count as an empty one."""
         if self._applied.read() is None:
             raise ConfigError.of("mirror", no_mirror_reason(self.target))
+
+    def refuse_foreign_tables(self) -> None:
+        """Raise ConfigError if no mirror has run with this target, and it is, has, or is in a table of something else.
+
+        A mirror stores its state before it makes its tables.
+        """
+        if self._applied.read() is not None:
+            return
+        table = self._delta_table_around()
+        if table is not None:
+            raise ConfigError.of(
+                "target", f"{self.target} is in the Delta table {table}; give the mirror a folder of its own"
+            )
+        found = [each.path for each in (self.rows, self.changes, self.history) if each.read() is not None]
+        if found:
+            reason = f"{', '.join(found)} is there, and no mirror has made it; give the mirror a folder of its own"
+            raise ConfigError.of("target", reason)
+
+    def _delta_table_around(self) -> str | None:
+        """The Delta table that the target is, or is in; None: there is none. Delta refuses a table in another one."""
+        scheme, colon, rest = self.target.rpartition("://")
+        parts = rest.split("/")
+        for number in range(len(parts), 1, -1):
+            folder = f"{scheme}{colon}{'/'.join(parts[:number])}"
+            try:
+                if HadoopFolder(self._spark, f"{folder}/_delta_log").names():
+                    return folder
+            except OSError:  # no rights to look there: if it is a table, Delta says so
+                return None
+        return None
+
+    def refuse_other_topic(self, topic: str, option: str = "target") -> None:
+        """See the function `refuse_other_topic`."""
+        refuse_other_topic(self.applied(), topic, self.target, option)
 
     def save_applied(self, applied: Applied) -> None:
         """Store the progress. This is the last step of a micro-batch."""
@@ -499,6 +537,23 @@ def fit_numbers(options: BridgeOptions, kept: Numbers, folder: str) -> BridgeOpt
 
 def _positions(stored: Mapping[str, Sequence[int]]) -> dict[str, RecordPosition]:
     return {topic: (at[0], at[1], at[2]) for topic, at in stored.items()}
+
+
+def refuse_other_topic(applied: Applied, topic: str, folder: str, option: str) -> None:
+    """Raise ConfigError if the tables below a folder have the records of other topics only.
+
+    Records of another table would count as those of the table's next life, which begins empty. A rebuild may change the
+    topic. `option`: the argument that gives the folder.
+    """
+    topics = {topic_of(each)[0] for each in applied.positions}
+    asked = topic_of(topic)[0]
+    if not topics or asked in topics or applied.is_to_begin_anew:
+        return
+    reason = (
+        f"the tables below {folder} are a mirror of {', '.join(sorted(topics))}, not of {asked}; each topic needs a target of its "
+        "own (if the same table has a new topic, run cdc spark mirror with --rebuild once)"
+    )
+    raise ConfigError.of(option, reason)
 
 
 def not_applied(applied: Applied) -> Column:

@@ -26,7 +26,7 @@ from spark_bridge.jobs.arguments import refuse_interval
 from spark_bridge.jobs.batch_session import own_session, pin_session
 from spark_bridge.jobs.lake_table import name_key_of
 from spark_bridge.jobs.log_columns import LogColumns
-from spark_bridge.jobs.mirror_state import MirrorTables
+from spark_bridge.jobs.mirror_state import MirrorTables, refuse_other_topic
 from spark_bridge.jobs.publish_envelope import envelope_schema
 from spark_bridge.jobs.publish_records import ChangeRecords
 from spark_bridge.jobs.publish_sender import RecordSender, epoch_of, producer_name
@@ -154,6 +154,7 @@ class _Topic:
         epoch = applied.epoch
         if epoch == self._reached and not rebuild:
             return 0, epoch
+        refuse_other_topic(applied, self._data_options.only_topic, self._target, "target")
         log = tables.changes.read()
         if log is None:
             raise ConfigError.of(

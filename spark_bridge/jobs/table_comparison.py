@@ -74,12 +74,16 @@ class TableComparison:
         """`ranges` of the table are read, one task each. The session must be a separate one: its settings are changed.
         `published`: the table as the connector publishes it, if it hides columns. Both sides are compared in that form.
 
-        Raises TopicError, PulsarUnreachableError, StateFileError, and ConfigError for `numbers` that the mirror does
-        not have.
+        Raises TopicError, PulsarUnreachableError, StateFileError, and ConfigError for a mirror of another topic, or
+        for `numbers` that the mirror does not have.
         """
         self._spark = spark
         self._rows = 0
-        self._options = options if mirror is None else MirrorTables(spark, mirror).with_numbers(options)
+        self._options = options
+        if mirror is not None:
+            tables = MirrorTables(spark, mirror)
+            tables.refuse_other_topic(options.only_topic, "mirror")
+            self._options = tables.with_numbers(options)
         self._access = access
         self._table = table
         self._ranges = ranges

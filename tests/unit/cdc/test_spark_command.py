@@ -440,6 +440,13 @@ def test_a_local_folder_that_cannot_be_written_is_told_before_spark_starts(comma
         assert str(done.exception).startswith(f"{option}: {name} cannot be written (/proc: "), done.exception
 
 
+def test_a_folder_in_quotes_that_begins_with_the_home_is_told_before_spark_starts() -> None:
+    """The shell has not replaced ~, as in a crontab or a unit file."""
+    done = CliRunner().invoke(spark, ["mirror", *PULSAR, "--topic", "t", "--target", "~/lake"])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert str(done.exception).startswith("--target: ~/lake begins with ~, which only a shell replaces")
+
+
 def test_a_folder_that_can_be_made_is_not_made_by_the_check(tmp_path: Path) -> None:
     """A file in its place is refused. Paths that only Spark knows are left to Spark."""
     check_writable("--target", str(tmp_path / "a" / "b"))

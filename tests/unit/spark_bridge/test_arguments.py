@@ -10,10 +10,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas.errors import ConfigError
-from spark_bridge.jobs.arguments import MOST_DAYS, MOST_SECONDS, refuse_interval, refuse_rate, refuse_retention
+from spark_bridge.jobs.arguments import (
+    MOST_DAYS,
+    MOST_SECONDS,
+    refuse_home,
+    refuse_interval,
+    refuse_rate,
+    refuse_retention,
+)
 from spark_bridge.jobs.backfill import backfill
 from spark_bridge.jobs.cassandra_rows import CassandraAccess
 from spark_bridge.jobs.mirror import mirror
+from spark_bridge.jobs.mirror_state import MirrorTables
 from spark_bridge.jobs.publish import publish
 from spark_bridge.jobs.resolved import resolved_timestamp, wait_until_complete
 from spark_bridge.jobs.resync import resync
@@ -56,6 +64,15 @@ def test_a_retention_has_a_limit(days: float) -> None:
         mirror(_NO_SPARK, _OPTIONS, "/lake", tombstone_retention_days=days)
     for good in (-1, 0, 7, MOST_DAYS):
         refuse_retention("tombstone_retention_days", good)
+
+
+@pytest.mark.parametrize("folder", ["~", "~/lake"])
+def test_a_folder_does_not_begin_with_the_home(folder: str) -> None:
+    """Spark would make a folder of the name `~` in the working directory. `./~` names such a folder."""
+    with pytest.raises(ConfigError, match=r"target: ~.* begins with ~, .*; give the folder's full path"):
+        MirrorTables(_NO_SPARK, folder)
+    for good in ("./~/lake", "~lake", "/home/~/lake", "s3a://lake/~"):
+        refuse_home(good)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from spark_bridge.jobs.mirror_state import (
     fit_numbers,
     lack_of,
     refuse_lost_records,
+    refuse_other_topic,
 )
 from spark_bridge.jobs.unfinished_epoch import Unfinished
 from spark_bridge.topics.options import BridgeOptions
@@ -289,3 +290,17 @@ def test_an_epoch_with_other_content_gives_up_the_one_that_a_failed_run_has_begu
     state = tables.begin_epoch(_NEXT.positions, _NEXT.without)
     assert state == tables.state == replace(_RUNNING, begun=_NEXT, epoch=epoch, repeated_until=repeated)
     assert tables.taken_back == taken_back
+
+
+def test_the_tables_of_one_topic_are_not_used_for_another() -> None:
+    """Partitions, a mirror without positions and a rebuild that has not begun are no reason to refuse."""
+    partitions = {f"{TOPIC}-partition-{number}": (7, 2, 0) for number in range(2)}
+    for applied in (_RUNNING, Applied(epoch=4, positions=partitions)):
+        refuse_other_topic(applied, TOPIC, "/lake", "target")
+        with pytest.raises(ConfigError) as error:
+            refuse_other_topic(applied, _OTHER, "/lake", "target")
+        assert str(error.value).startswith(
+            f"target: the tables below /lake are a mirror of {TOPIC}, not of {_OTHER}; each topic needs a target of its own"
+        )
+    for applied in (Applied(), replace(_RUNNING, is_to_begin_anew=True)):
+        refuse_other_topic(applied, _OTHER, "/lake", "target")

@@ -20,6 +20,7 @@ from spark_bridge.rows.avro_types import named_records
 from spark_bridge.rows.unfit_times import MOST_MS, has_times, unfit_times
 from spark_bridge.rows.user_types import with_newest_fields, with_newest_key
 from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.positions import topic_of
 from spark_bridge.topics.topic_schemas import AvroRecord, TopicSchemas
 
 __all__ = [
@@ -175,11 +176,13 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
     """The raw rows with `key` as a struct of the primary key, and `value` as a struct of the other columns.
 
     A deleted row has a null `value`. With `corruptRows=keep` there is one more column, `_corrupt`: why a record could
-    not be decoded, with its bytes. Otherwise such a record fails the query, and the error names its message id.
+    not be decoded, with its bytes. Otherwise such a record fails the query, and the error names its message id. A row of
+    another topic fails the query, too, if the raw rows still have the column `topic`.
     """
     key, value = key_decoder(schemas, options.numbers), value_decoder(schemas, options.numbers)
     version, place = F.col("schema_version"), F.col("message_id")
-    tried = {"key": key.try_decode(F.col("key"), version), "value": value.try_decode(F.col("value"), version)}
+    own = _own_version(schemas.topic) if "topic" in raw.columns else version
+    tried = {"key": key.try_decode(F.col("key"), own), "value": value.try_decode(F.col("value"), own)}
     if options.corrupt_rows == "fail":
         data = F.struct(F.col("key"), F.col("value"))
         checked = (
@@ -207,6 +210,21 @@ def typed_rows(raw: DataFrame, schemas: TopicSchemas, options: BridgeOptions) ->
             }
         )
     return with_numbers(checked, {"key": key, "value": value})
+
+
+def _own_version(topic: str) -> Column:
+    """The schema version of a raw row; an error for a row of another topic.
+
+    Versions are numbers of a topic, and Avro's bytes do not name their schema. So a row of another table might be
+    decoded to wrong values.
+    """
+    is_own = F.col("topic").isin(topic, topic_of(topic)[0])
+    wrong = F.concat(
+        F.lit(f"topic {topic}: a row comes from topic "),
+        F.col("topic"),
+        F.lit(", which has other columns; give typed() the options of that topic, and only rows of one topic"),
+    )
+    return F.when(is_own, F.col("schema_version")).otherwise(F.raise_error(wrong))
 
 
 def _from_avro(data: Column, writer: str, reader: str) -> Column:

@@ -11,11 +11,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_bridge import typed
 from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
-from tests.fixtures.spark import MakeTopic
+from tests.fixtures.spark import MakeTopic, Record
 from tests.servers.interface import PulsarServer
 from tests.topics.client import client_of
 from tests.topics.numbered_records import KEY_AND_VALUE, numbered, read
+from tests.topics.table_records import PLAIN
 
 pytestmark = pytest.mark.spark_line(">=4.1")
 
@@ -52,6 +54,23 @@ def test_a_missing_topic_is_named_and_not_created(spark: SparkSession, data_topi
             read(spark, {**topic.options, "topic": missing}).collect()
         assert f"topic {missing}: does not exist" in str(error.value)
     assert topic.admin.get(f"/{missing.replace('://', '/')}/partitions").status_code == httpx.codes.NOT_FOUND
+
+
+def test_rows_of_another_topic_are_not_decoded(spark: SparkSession, data_topic: MakeTopic) -> None:
+    """Their bytes might be decoded to wrong values. Rows of several topics are typed after a filter by topic."""
+    first, second = (data_topic(*PLAIN) for _ in range(2))
+    for topic, name in ((first, "a"), (second, "b")):
+        topic.write(Record(key={"id": 1}, value={"name": name}))
+    both = {**first.options, "topics": f"{first.name},{second.name}"}
+    rows = read(spark, {name: each for name, each in both.items() if name != "topic"})
+    for more in ({}, {"corruptRows": "keep"}):
+        with pytest.raises(PySparkException) as error:
+            typed(rows, {**second.options, **more}).collect()
+        assert f"topic {second.name}: a row comes from topic {first.name}, which has other columns" in str(error.value)
+    (found,) = typed(rows.where(rows["topic"] == second.name), second.options).collect()
+    assert found["value"]["name"] == "b"
+    (found,) = typed(rows.where(rows["topic"] == second.name).drop("topic"), second.options).collect()
+    assert found["value"]["name"] == "b"
 
 
 @pytest.fixture

@@ -35,9 +35,19 @@ def register(spark: SparkSession) -> None:
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make a Python data source known to a session."""
+    """Make a Python data source known to a session. Does nothing if the session has it: Spark warns of a second one."""
+    if _has_source(spark, source.name()):
+        return
     with _as_active(spark):
         spark.dataSource.register(source)
+
+
+def _has_source(spark: SparkSession, name: str) -> bool:
+    """Return True if the session has a Python data source of this name."""
+    if getattr(spark, "_jvm", None) is None:  # a session of Spark Connect does not tell
+        return False
+    session = spark._jsparkSession  # noqa: SLF001  (PySpark has no public way)
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def raw_batch(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

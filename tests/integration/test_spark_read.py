@@ -16,6 +16,7 @@ from pyspark.sql import Row, SparkSession
 from spark_bridge import raw_batch, session_builder
 from spark_bridge.reading.data_source import CassandraCdcDataSource
 from spark_bridge.reading.planning import plan_batch
+from spark_bridge.reading.readers import register_source
 from spark_bridge.reading.topic_reader import read_range
 from spark_bridge.topics.options import BridgeOptions
 from tests.fixtures.spark import DataTopic, MakeTopic, Record
@@ -59,6 +60,31 @@ def test_a_child_session_reads_while_another_session_is_active(spark: SparkSessi
     child = spark.newSession()
     assert names(raw_batch(child, topic.options)) == names(read(spark, topic.options))
     assert SparkSession.getActiveSession() == active
+
+
+def test_a_source_is_registered_once_for_a_session(spark: SparkSession) -> None:
+    """Spark would log a warning at each view of a topic that it replaces the source."""
+    from pyspark.sql.datasource import DataSource  # PySpark 3.5 has none
+
+    class First(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "registered_once"
+
+        def schema(self) -> str:
+            return "first int"
+
+    class Second(First):
+        def schema(self) -> str:
+            return "second int"
+
+    child = spark.newSession()
+    for each in (First, Second):
+        register_source(child, each)
+    assert child.read.format("registered_once").load().columns == ["first"]
+    other = spark.newSession()
+    register_source(other, Second)
+    assert other.read.format("registered_once").load().columns == ["second"]
 
 
 def test_a_tombstone_is_op_d_with_a_null_value(spark: SparkSession, data_topic: MakeTopic) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from spark_bridge.spark_home import prepared_jars, spark_home
-from spark_bridge.spark_line import iceberg_jar, line_jars
+from spark_bridge.spark_line import error_condition, iceberg_jar, line_jars
 
 __all__ = ["SMALL_RUNS", "session_builder"]
 
@@ -46,6 +47,12 @@ _SETTINGS: Final = {
     "spark.sql.streaming.ui.retainedQueries": "10",
     "spark.sql.maxPlanStringLength": "10000",
 }
+
+
+_NOT_FETCHED: Final = (
+    "Spark's Java ended before it was ready. If the lines above end in `unresolved dependency` or `FAILED DOWNLOADS`, Spark "
+    "could not fetch its packages: run `cdc spark prepare` once, or give the files with session_builder(jars=[...])."
+)
 
 
 class _Builder(SparkSession.Builder):
@@ -88,6 +95,10 @@ class _Builder(SparkSession.Builder):
                 ):
                     settings[_JVM_OPTIONS] = " ".join([*filter(None, [settings.get(_JVM_OPTIONS)]), *home.jvm_options])
                 return _without_warnings_of_plans(super().getOrCreate())
+        except PySparkRuntimeError as error:
+            if _PACKAGES in settings and error_condition(error) == "JAVA_GATEWAY_EXITED":
+                error.add_note(_NOT_FETCHED)
+            raise
         finally:
             settings.clear()  # the builder may be used again
             settings.update(given)

@@ -289,3 +289,18 @@ def test_with_jars_of_the_users_all_have_one_class_loader(
     assert started["jars"] == ""
     assert started["spark.jars"] == ("/mine.jar" if setting[0] == "spark.jars" else str(jar))
     assert started[setting[0]] == setting[1]
+
+
+def test_a_java_that_does_not_start_is_told_with_what_to_do_about_packages() -> None:
+    """Ivy fails if Maven has left a package's description without its file: PySpark says only that Java has ended."""
+    for given, is_told in (("", True), ("[Path('a.jar')]", False)):
+        program = f"from pathlib import Path; import spark_bridge; spark_bridge.session_builder({given}).getOrCreate()"
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "JAVA_HOME": "/nowhere"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "JAVA_GATEWAY_EXITED" in done.stderr
+        assert ("run `cdc spark prepare` once, or give the files" in done.stderr) == is_told

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -62,6 +63,7 @@ class ArchivedTable:
         if options.table is None:
             raise ConfigError.of("table", "is missing: name the table as KEYSPACE.TABLE")
         archive = CommitLogArchive(options.archive_url)
+        names: set[str] = set()
         found: dict[UUID, list[_Definition]] = defaultdict(list)
         began_us: dict[str, int] = {}
         for node in archive.nodes():
@@ -71,10 +73,13 @@ class ArchivedTable:
             began_us[node] = _began_ms(schema, archive.segments(node)) * 1000
             for each in schema.definitions:
                 table = tables_of(each.rows)[each.table_id]
+                names.add(table.full_name)
                 if table.full_name == options.table:
                     found[each.table_id].append(_Definition(each.since_us, each.types_since_us, table, each))
         if not found:
-            raise ConfigError.of("table", f"{options.table} is in no schema history of the archive")
+            near = " or ".join(get_close_matches(options.table, sorted(names), cutoff=0.8))
+            advice = f"did you mean {near}?" if near else "check keyspace and table, and the option archiveUrl"
+            raise ConfigError.of("table", f"{options.table} is in no schema history of the archive; {advice}")
         lives = {each: _created_us(each, min(made.since_us for made in found[each])) for each in found}
         table_id = _life_at(lives, moment_us)
         definitions = sorted(found[table_id], key=lambda each: (each.since_us, each.types_since_us))

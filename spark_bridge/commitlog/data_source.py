@@ -32,6 +32,7 @@ from spark_bridge.commitlog.segment_reading import (
 )
 from spark_bridge.errors import ArchiveReadError
 from spark_bridge.reading.garbage import few_collections
+from spark_bridge.topics.options import refuse_catalog_table
 
 __all__ = ["CommitLogDataSource"]
 
@@ -53,6 +54,7 @@ class CommitLogDataSource(DataSource):
 
         `load()` calls this, so wrong options are found here. Raises ConfigError.
         """
+        refuse_catalog_table(self.name(), self.options)
         return spark_schema(CommitLogOptions.from_mapping(self.options).values)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_bridge.reading.raw_columns import RAW_SCHEMA
 from spark_bridge.spark_line import HAS_ADMISSION_CONTROL
-from spark_bridge.topics.options import BridgeOptions
+from spark_bridge.topics.options import BridgeOptions, refuse_catalog_table
 
 __all__ = ["CassandraCdcDataSource"]
 
@@ -26,6 +26,7 @@ class CassandraCdcDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The raw contract, for any topic. `load()` calls this, so wrong options are found here. Raises ConfigError."""
+        refuse_catalog_table(self.name(), self.options)
         BridgeOptions.from_mapping(self.options)
         return RAW_SCHEMA
 

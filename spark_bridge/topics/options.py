@@ -25,7 +25,7 @@ from schemas.errors import ConfigError, ConfigProblem
 from schemas.topics import DEFAULT_EVENTS_PREFIX, DEFAULT_SUBSCRIPTION, dead_letters_topic, full_topic_name
 from spark_bridge.topics.positions import parse_time_ms
 
-__all__ = ["BridgeOptions", "Numbers", "batch_options", "option_texts", "texts_without"]
+__all__ = ["BridgeOptions", "Numbers", "batch_options", "option_texts", "refuse_catalog_table", "texts_without"]
 
 Numbers = Literal["decimal", "string"]
 """The type of varint and decimal in Spark."""
@@ -251,6 +251,16 @@ def _reason(kind: str, message: str) -> str:
     if kind == "missing":
         return "is missing"
     return message.removeprefix("Value error, ")
+
+
+def refuse_catalog_table(name: str, options: Mapping[str, str]) -> None:
+    """Raise ConfigError if Spark makes a table of a catalog from the data source `name`: `CREATE TABLE ... USING`.
+
+    Spark then gives the options together with properties of the table, such as `provider`.
+    """
+    if "provider" in {each.lower() for each in options}:
+        reason = f"{name} cannot be a table of a catalog; use CREATE TEMPORARY VIEW ... USING {name} OPTIONS (...) in each session"
+        raise ConfigError.of("CREATE TABLE", reason)
 
 
 def option_texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_bridge import typed
+from spark_bridge import register, typed
 from spark_bridge.topics.options import OAUTH2_PLUGIN, TOKEN_PLUGIN
 from tests.fixtures.spark import MakeTopic, Record
 from tests.servers.interface import PulsarServer
@@ -34,6 +35,24 @@ def test_all_wrong_options_are_named_at_once(spark: SparkSession, data_topic: Ma
         "topic: names one topic, such as 'persistent://public/default/data-shop.orders'; topics takes several" in text
     )
     assert "minPartitions: " in text
+
+
+@pytest.mark.parametrize("source", ["cassandra_cdc", "cassandra_commitlog"])
+def test_sql_makes_a_view_and_no_table_of_a_catalog(
+    spark: SparkSession, data_topic: MakeTopic, tmp_path: Path, source: str
+) -> None:
+    """For a table, Spark would give properties of the table as unknown options."""
+    topic = data_topic(*KEY_AND_VALUE)
+    topic.write(*numbered(1, 2))
+    register(spark)
+    given = topic.options if source == "cassandra_cdc" else {"archiveUrl": str(tmp_path)}
+    texts = ", ".join(f"{name} '{each}'" for name, each in given.items())
+    with pytest.raises(PySparkException) as error:
+        spark.sql(f"CREATE TABLE made USING {source} OPTIONS ({texts})")
+    assert f"CREATE TABLE: {source} cannot be a table of a catalog; use CREATE TEMPORARY VIEW" in str(error.value)
+    if source == "cassandra_cdc":
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW made USING {source} OPTIONS ({texts})")
+        assert spark.sql("SELECT count(*) FROM made").first() == (2,)
 
 
 def test_positions_of_partitions_that_do_not_exist_are_refused(spark: SparkSession, data_topic: MakeTopic) -> None:

@@ -278,7 +278,12 @@ def test_a_table_that_was_dropped_before_the_moment_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("table", "said"), [("golden.missing", "is in no schema history"), (None, "name the table as")]
+    ("table", "said"),
+    [
+        ("golden.missing", "is in no schema history of the archive; check keyspace and table"),
+        ("golden.simpel", "did you mean golden.simple"),
+        (None, "name the table as"),
+    ],
 )
 def test_a_table_that_is_not_known_is_refused(tmp_path: Path, table: str | None, said: str) -> None:
     """The error comes before any segment is read."""

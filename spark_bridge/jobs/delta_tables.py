@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from schemas.errors import ConfigError
 from spark_bridge.java_classes import is_class, java_class
 from spark_bridge.jobs.lake_table import LakeTable
 from spark_bridge.rows.sql_columns import quoted
-from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition
+from spark_bridge.spark_line import HAS_DATA_SOURCES, error_condition, line_jars
 
 __all__ = ["DeltaTable"]
 
@@ -43,12 +45,21 @@ class DeltaTable(LakeTable):
         jvm, session = self._spark.sparkContext._jvm, self._spark._jsparkSession  # noqa: SLF001  (PySpark cannot tell)
         # Asked first: Spark makes a text of the failure to load, with all its causes, which takes longer than the rest.
         delta = java_class(jvm, "io.delta.tables.DeltaTable")
-        # Without Delta's jar this is no class, and `load` says what is missing.
+        # Without Delta's jar this is no class, and `load` fails.
         if is_class(delta) and not delta.isDeltaTable(session, self.path):
             return None
         try:
             return self._spark.read.format("delta").load(self.path)
-        except AnalysisException as error:
+        except (AnalysisException, Py4JJavaError) as error:
+            if not is_class(delta):
+                raise ConfigError.of(
+                    "format",
+                    f"{self.path} is to be read as a Delta table, and this session has no Delta Lake: give it {line_jars().delta} "
+                    "(--jars with the file, spark-submit --packages, session_builder(delta=True)); a session that runs gets no "
+                    "more jars, so stop it first",
+                ) from None
+            if isinstance(error, Py4JJavaError):
+                raise
             if error_condition(error) in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND"):
                 return None
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,17 @@ def test_a_mirror_does_not_take_tables_that_it_has_not_made(
     assert [each.name for each in (tmp_path / "lake").iterdir()] == ["rows"]
     for folder in (table, rows):
         assert spark.read.format("delta").load(str(folder)).count() == 2
+
+
+def test_a_session_without_delta_is_told_in_one_line(tmp_path: Path) -> None:
+    """A session that the user has made, without Delta's jar. Spark's own error has two stack traces of Java."""
+    program = (
+        "from pyspark.sql import SparkSession; from spark_bridge.jobs.mirror import mirror\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "mirror(spark, {'serviceUrl': 'pulsar://h:1', 'adminUrl': 'http://h:1', 'topic': 'data-k.t'}, 'lake')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    told = f"format: {tmp_path}/lake/rows is to be read as a Delta table, and this session has no Delta Lake: give it "
+    assert told in done.stderr
+    assert "\tat " not in done.stderr
+    assert not (tmp_path / "lake").exists()

@@ -132,20 +132,30 @@ def open_session(
 
 @contextmanager
 def _ctrl_c_without_tracebacks() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt and nothing else, in this context and after it.
+    """Let Ctrl-C raise KeyboardInterrupt and nothing else, in this context and after it. Where it was ignored, it stays so.
 
-    PySpark sets a handler when a session starts. It asks Java to cancel all jobs, on the connection whose answer the
+    PySpark sets a handler while a session starts. It asks Java to cancel all jobs, on the connection whose answer the
     interrupted call waits for. So that call ends with an error of py4j, and the command with a wrong reason.
     """
-    known = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or known is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, _interrupt)
+    set_handler = signal.signal
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        set_handler(signal.SIGINT, _interrupt)
+
+    def set_other(number: int, handler: object) -> object:
+        if number == signal.SIGINT and callable(handler):
+            return signal.getsignal(number)
+        # PySpark lets Java ignore Ctrl-C, between fork and exec: that is no function.
+        return set_handler(number, handler)  # type: ignore[arg-type]
+
+    # Not set back afterwards instead: the session is not ready for some seconds after PySpark has set its handler.
+    signal.signal = set_other  # type: ignore[assignment]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal = set_handler
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -52,3 +52,42 @@ def test_ctrl_c_ends_a_job_without_a_traceback(times: int) -> None:
     assert said.endswith("cdc: interrupted\n")
     assert "Traceback" not in said
     assert "Error" not in said
+
+
+# Ctrl-C comes when PySpark has just set its own handler, and the session is not ready.
+_START: Final = """
+import os, signal, threading, time
+import click
+from pyspark import SparkContext
+from cdc.commands.spark_options import open_session
+from cdc.main import run
+
+def interrupt():
+    while SparkContext._active_spark_context is None:
+        time.sleep(0.001)
+    print("sent", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
+@click.command()
+def job():
+    signal.signal(signal.SIGINT, signal.{before})
+    threading.Thread(target=interrupt, daemon=True).start()
+    session = open_session((), "local[1]", is_short=True)
+    print("ready", flush=True)
+    session.stop()
+
+run(job, "cdc")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "told"),
+    [("default_int_handler", 130, "sent\n"), ("SIG_IGN", 0, "sent\nready\n")],
+    ids=["usual", "ignored"],
+)
+def test_ctrl_c_while_a_session_starts_has_its_usual_effect(before: str, code: int, told: str) -> None:
+    """It is ignored if it was, as a shell's script does for jobs in the background: PySpark would have ended them."""
+    command = [sys.executable, "-c", _START.format(before=before)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (code, told), done.stderr
+    assert "Traceback" not in done.stderr

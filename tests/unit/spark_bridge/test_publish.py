@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark_bridge.errors import PublishError, TopicError
 from spark_bridge.jobs import publish as job
+from spark_bridge.jobs.mirror_state import Applied
 from spark_bridge.jobs.publish_state import Published
 from spark_bridge.topics import admin
 from spark_bridge.topics.admin import PATIENCE_S
@@ -54,7 +55,7 @@ def test_a_publish_that_follows_waits_for_a_broker_that_restarts(
         return patiently(ask, patience_s)
 
     tables = SimpleNamespace(
-        applied=lambda: SimpleNamespace(epoch=1),
+        applied=lambda: Applied(epoch=1),
         changes=SimpleNamespace(read=lambda: SimpleNamespace(columns=["source"])),
     )
     monkeypatch.setattr(admin, "patiently", wait)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
-import yaml
 from cassandra.cluster import Session
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.agent_process import AgentProcess
 from schemas.errors import ConfigError
 from spark_bridge import as_of, cell_history, commit_log, latest_cells
-from tests.servers.interface import CassandraServer
+from tests.fixtures.agent import AgentArchive
 from tests.topics.events_topic import wait_until
 
 _COLUMNS: Final = (
@@ -46,19 +43,6 @@ _LATER: Final = (
 )
 
 Row = Mapping[str, Any]
-
-
-@pytest.fixture
-def archive(agent: AgentProcess, tmp_path: Path) -> Iterator[Path]:
-    """The folder to which the shared agent archives during the test."""
-    options = yaml.safe_load(agent.config.read_text())
-    agent.stop()
-    agent.configure({**options, "archiveUrl": str(tmp_path / "archive")})
-    agent.start()
-    yield tmp_path / "archive"
-    agent.stop()
-    agent.configure(options)
-    agent.start()
 
 
 def _write(cql: Session, table: str, statements: tuple[str, ...]) -> None:
@@ -110,21 +94,8 @@ def _shown(rows: DataFrame) -> dict[tuple[int, int | None], Row]:
     }
 
 
-def _fill_segments(cql: Session, keyspace: str, node: CassandraServer, archive: Path) -> None:
-    """Write until each segment of this moment is archived or gone; Cassandra removes a segment without CDC writes."""
-    there = [each.name for each in node.cdc_raw.glob("CommitLog-*.log")]
-    cql.execute(f"CREATE TABLE {keyspace}.filler (pk int PRIMARY KEY, v blob) WITH cdc = true")
-    statement = cql.prepare(f"INSERT INTO {keyspace}.filler (pk, v) VALUES (?, ?)")
-
-    def is_archived() -> bool:
-        cql.execute(statement, (1, bytes(100_000)))
-        return all(any(archive.glob(f"*/{name}.zst")) or not (node.cdc_raw / name).exists() for name in there)
-
-    wait_until(is_archived, "the segments are archived")
-
-
 def test_a_table_at_a_moment_is_what_select_said_then(
-    spark: SparkSession, cql: Session, keyspace: str, archive: Path, cassandra_node: CassandraServer
+    spark: SparkSession, cql: Session, keyspace: str, archive: AgentArchive
 ) -> None:
     """Rows and write times at a moment equal SELECT then, although later a column was dropped, and rows, ranges and
     partitions were deleted."""
@@ -139,8 +110,8 @@ def test_a_table_at_a_moment_is_what_select_said_then(
     _write(cql, table, _LATER)
     now_us, now = time.time_ns() // 1000, _selected(cql, table)
     assert middle != now
-    _fill_segments(cql, keyspace, cassandra_node, archive)
-    options = {"archiveUrl": str(archive), "table": table}
+    archive.wait_for_all_writes(cql, keyspace)
+    options = {"archiveUrl": str(archive.folder), "table": table}
 
     at_middle = as_of(spark, options, middle_us, writetimes=True)
     assert "gone" in at_middle.columns
@@ -165,7 +136,9 @@ def test_a_table_at_a_moment_is_what_select_said_then(
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        deletions = commit_log(spark, {"archiveUrl": str(archive)}).where(f"keyspace = '{keyspace}' AND table = 't'")
+        deletions = commit_log(spark, {"archiveUrl": str(archive.folder)}).where(
+            f"keyspace = '{keyspace}' AND table = 't'"
+        )
         kinds = {each.kind: each["count"] for each in deletions.groupBy("kind").count().collect()}
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -250,7 +250,14 @@ class MirrorDriver:
 
     def run_to_end(self) -> None:
         """Run it up to the current end of the topics."""
-        self._start("once")
+        self._run("once")
+
+    def write_fresh(self, table: str) -> None:
+        """Write `fresh_table` of this table to the Parquet files `TARGET-fresh`. No driver may run meanwhile."""
+        self._run("fresh", table)
+
+    def _run(self, *arguments: str) -> None:
+        self._start(*arguments)
         assert self._process is not None
         assert self._process.wait(timeout=_WITHIN_S) == 0, self.log_tail()
         self._process = None
@@ -301,9 +308,9 @@ class MirrorDriver:
         return self._log.read_text(errors="replace")[-6000:]
 
 
-def commits(lake: Path, table: str) -> int:
-    """The number of commits of the Delta tables of this name, in all mirrors together."""
-    return len(list(lake.glob(f"*/{table}/_delta_log/*.json")))
+def commits(lake: Path, table: str, mirror: str = "*") -> int:
+    """The number of commits of the Delta tables of this name, in all mirrors together, or in the one of this name."""
+    return len(list(lake.glob(f"{mirror}/{table}/_delta_log/*.json")))
 
 
 def cassandra_rows(session: Session, table: str) -> list[Mapping[str, object]]:

@@ -1,10 +1,11 @@
 """The driver of the Spark workload test: one process that updates a mirror, a change log and a history of every table.
 
-    python -m tests.spark.workload_driver JOB.json follow | rounds | once [TABLE]
+    python -m tests.spark.workload_driver JOB.json follow | rounds | once | fresh [TABLE]
 
 JOB.json has `jars`, `target`, and `tables`, the options of the reader by table. With `follow` it runs until it is
 killed, with all tables at the same time. With `rounds` it also runs until it is killed, but one table after the other,
-in large micro-batches. With `once` it ends at the current end of the topics. TABLE is the first table.
+in large micro-batches. With `once` it ends at the current end of the topics. TABLE is the first table. With `fresh`
+it writes `fresh_table` of TABLE to the Parquet files `TARGET-fresh`, and does not change the mirror.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_bridge import session_builder
+from spark_bridge import fresh_table, session_builder
 from spark_bridge.jobs.mirror import mirror
 from tests.spark.settings import SETTINGS
 
@@ -57,6 +58,12 @@ def main(job_file: Path, mode: str, first: str | None = None) -> None:
     targets = {name: f"{job['target']}/{name}" for name in tables}
     if mode == "follow":
         _follow_all(spark, tables, targets)
+        return
+    if mode == "fresh":
+        assert first is not None
+        rows = fresh_table(spark, tables[first], targets[first])
+        rows.write.mode("overwrite").parquet(f"{job['target']}-fresh")
+        spark.stop()
         return
     while True:
         for name, options in tables.items():

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.demo.comparison import differences
 from cdc.rest import rest
+from spark_bridge import as_of, fresh_table, wait_until_complete
 from spark_bridge.spark_line import LINE
 from tests.fixtures.connector import DeployConnector
 from tests.servers.interface import PulsarServer
@@ -31,7 +33,7 @@ from tests.spark.workload import (
 )
 from tests.topics.events_topic import wait_until
 
-__all__ = ["Mirrors", "Workload", "WorkloadLine"]
+__all__ = ["Mirrors", "Moment", "Workload", "WorkloadLine"]
 
 _QUIET_S: Final = 20
 """Topics that have not grown for this time usually have all changes. A comparison finds changes that are missing."""
@@ -53,6 +55,15 @@ class Workload:
     tables: tuple[str, ...]
     mode: str = "follow"
     lines: tuple[str, ...] = ("4.1",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A moment without running statements. `time_us`: all earlier write times are at or before it, all later ones
+    after it. `rows`: what SELECT returned, by table."""
+
+    time_us: int
+    rows: Mapping[str, Sequence[Mapping[str, object]]]
 
 
 class WorkloadLine:
@@ -83,6 +94,22 @@ class WorkloadLine:
             if any(each.name == name for each in self.tables):
                 self.session.execute(statement.format(ks=self.keyspace))
         self._statements.alterations += 1
+
+    def moment(self) -> Moment:
+        """This moment. No statement may be running."""
+        rows = {each.name: cassandra_rows(self.session, f"{self.keyspace}.{each.name}") for each in self.tables}
+        found = Moment(time_us=time.time_ns() // 1000, rows=rows)
+        time.sleep(0.01)  # the write times of later statements, which are from this clock, too, are greater
+        return found
+
+    def archive_differences(self, spark: SparkSession, archive_url: str, moment: Moment) -> list[str]:
+        """The differences between SELECT at this moment and `as_of`. The archive must have everything before it."""
+        lines: list[str] = []
+        for each in self.tables:
+            options = {"archiveUrl": archive_url, "table": f"{self.keyspace}.{each.name}"}
+            found = _own_rows(as_of(spark, options, moment.time_us))
+            lines += differences(each.name, each.key, moment.rows[each.name], found)
+        return lines
 
     def reader_options(self) -> Mapping[str, Mapping[str, str]]:
         """Wait for the first record of each topic, and return the reader's options by table."""
@@ -120,11 +147,13 @@ class Mirrors:
     def __init__(self, line: WorkloadLine, spark: SparkSession, folder: Path, spark_line: str) -> None:
         self._line = line
         self._spark = spark
+        self._spark_line = spark_line
         self._target = folder / f"lake-{spark_line}"
+        self._options = line.reader_options()
         job = {
             "jars": [str(jar) for jar in line_jars(spark_line)],
             "target": str(self._target),
-            "tables": line.reader_options(),
+            "tables": self._options,
         }
         python = sys.executable if spark_line == LINE else str(ensure_python(spark_line))
         self.driver = MirrorDriver(python, job, folder / f"driver-{spark_line}")
@@ -135,12 +164,46 @@ class Mirrors:
         self.driver.wait_until(lambda: commits(self._target, table) > before, f"a commit to {table}")
         self.driver.kill()
 
+    def wait_for_first(self) -> None:
+        """Wait until the driver has made the rows of a mirror."""
+        self.driver.wait_until(lambda: bool(commits(self._target, "rows")), "a mirror")
+
+    def mirrored(self) -> Sequence[str]:
+        """The names of the tables whose mirror has rows."""
+        return [each.name for each in self._line.tables if commits(self._target, "rows", each.name)]
+
+    def fresh_differences(self, name: str, moment: Moment) -> list[str]:
+        """The differences between SELECT at this moment and `fresh_table` of this table, which must have a mirror.
+
+        It waits for the resolved timestamp to reach the moment. There may be no later statements. On another line of
+        Spark, no driver may run.
+        """
+        options = self._options[name]
+        wait_until_complete(
+            self._spark, options, until=datetime.fromtimestamp(moment.time_us / 1e6, UTC), timeout_s=_PUBLISHED_WITHIN_S
+        )
+        if self._spark_line == LINE:
+            rows = fresh_table(self._spark, options, str(self._target / name))
+        else:
+            self.driver.write_fresh(name)
+            rows = self._spark.read.parquet(f"{self._target}-fresh")
+        return self._differences_at(moment, name, rows)
+
+    def behind(self, name: str, moment: Moment) -> int:
+        """The number of differences between SELECT at this moment and the mirror of this table as it is now."""
+        table = next(each for each in self._line.tables if each.name == name)
+        return len(self._differences_at(moment, name, self._table(table, "rows")))
+
+    def _differences_at(self, moment: Moment, name: str, rows: DataFrame) -> list[str]:
+        table = next(each for each in self._line.tables if each.name == name)
+        return differences(name, table.key, moment.rows[name], _own_rows(rows))
+
     def differences(self) -> list[str]:
         """The differences between Cassandra and the mirrors."""
         lines: list[str] = []
         for each in self._line.tables:
             wanted = cassandra_rows(self._line.session, f"{self._line.keyspace}.{each.name}")
-            lines += differences(each.name, each.key, wanted, self._shown(each))
+            lines += differences(each.name, each.key, wanted, _own_rows(self._table(each, "rows")))
         return lines
 
     def check_log_and_history(self) -> None:
@@ -160,11 +223,6 @@ class Mirrors:
     def _table(self, each: WorkloadTable, name: str) -> DataFrame:
         return self._spark.read.format("delta").load(str(self._target / each.name / name))
 
-    def _shown(self, each: WorkloadTable) -> list[Mapping[str, object]]:
-        rows = self._table(each, "rows")
-        own = [name for name in rows.columns if name.startswith("_cdc")]
-        return [row.asDict(recursive=True) for row in rows.drop(*own).collect()]
-
     def _replayed(self, each: WorkloadTable, columns: Sequence[str]) -> list[str]:
         """The rows that the change log gives when it is replayed from empty. Each change must fit the rows before
         it."""
@@ -179,6 +237,12 @@ class Mirrors:
         lines = self._spark.createDataFrame([(line,) for line in rows.values()], "line string")
         schema = self._table(each, "rows").schema
         return _texts(self._spark.read.schema(schema).json(lines.rdd.map(lambda row: row.line)), columns)
+
+
+def _own_rows(rows: DataFrame) -> list[Mapping[str, object]]:
+    """The rows without the columns that a mirror adds."""
+    added = [name for name in rows.columns if name.startswith("_cdc")]
+    return [row.asDict(recursive=True) for row in rows.drop(*added).collect()]
 
 
 def _texts(rows: DataFrame, columns: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ _EQUAL_WITHIN_S: Final = 3_600
 _SEED: Final = int(os.environ.get("CDC_TEST_SEED") or 20261121)
 _STATEMENTS: Final = int(os.environ.get("CDC_TEST_STATEMENTS") or 0)
 _KILLS: Final = int(os.environ.get("CDC_TEST_KILLS") or 3)
-_STEPS: Final = ("changes", "rows", "records", "history")
+_STEPS: Final = ("changes", "rows", "kept", "history")
 """The table to which a driver commits when it is killed, for one driver after the other."""
 
 

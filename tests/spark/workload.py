@@ -308,9 +308,12 @@ class MirrorDriver:
         return self._log.read_text(errors="replace")[-6000:]
 
 
-def commits(lake: Path, table: str, mirror: str = "*") -> int:
-    """The number of commits of the Delta tables of this name, in all mirrors together, or in the one of this name."""
-    return len(list(lake.glob(f"{mirror}/{table}/_delta_log/*.json")))
+def commits(lake: Path, table: str, mirror: str = "*") -> frozenset[Path]:
+    """The commits of the Delta tables of this name, in all mirrors together, or in the one of this name.
+
+    The kept records are no Delta table: `kept` has a folder for each run, from the start of its write.
+    """
+    return frozenset(lake.glob(f"{mirror}/kept/*" if table == "kept" else f"{mirror}/{table}/_delta_log/*.json"))
 
 
 def cassandra_rows(session: Session, table: str) -> list[Mapping[str, object]]:

@@ -159,9 +159,9 @@ class Mirrors:
         self.driver = MirrorDriver(python, job, folder / f"driver-{spark_line}")
 
     def kill_in_commit(self, table: str) -> None:
-        """Kill the driver as soon as it commits to this table (`changes`, `rows`, ...) of any mirror."""
+        """Kill the driver as soon as it commits to this table (`changes`, `rows`, `kept`, ...) of any mirror."""
         before = commits(self._target, table)
-        self.driver.wait_until(lambda: commits(self._target, table) > before, f"a commit to {table}")
+        self.driver.wait_until(lambda: bool(commits(self._target, table) - before), f"a commit to {table}")
         self.driver.kill()
 
     def wait_for_first(self) -> None:

@@ -103,6 +103,8 @@ def test_views_and_jobs_stand_on_the_3_5_reader(
     topic.write(row_deletion("p", 2, "x"), row("p", 3, "x", 77))
     wanted = sorted(current_table(spark, topic.options).toJSON().collect())
     for job in ("mirrored_rows", "iceberg_rows"):
+        assert spark35.call("fresh_rows", options=dict(topic.options), target=str(tmp_path / job)) == wanted
+    for job in ("mirrored_rows", "iceberg_rows"):
         assert spark35.call(job, options=dict(topic.options), target=str(tmp_path / job)) == wanted
 
 

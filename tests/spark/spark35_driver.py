@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_bridge import current_table, raw_batch, raw_stream, session_builder
+from spark_bridge import current_table, fresh_table, raw_batch, raw_stream, session_builder
 from spark_bridge.jobs.batch_session import fit_session, session_of_its_own
 from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.lake_table import update_and_insert
@@ -56,6 +56,12 @@ def mirrored_rows(spark: SparkSession, options: Options, target: str) -> list[st
     """The rows that the mirror below `target` has after a run."""
     mirror(spark, options, target, changelog=True, history=True)
     return _rows(MirrorTables(spark, target))
+
+
+def fresh_rows(spark: SparkSession, options: Options, target: str) -> list[str]:
+    """The rows of the mirror below `target` and the newer records of the topic, without a run."""
+    rows = fresh_table(spark, options, target)
+    return sorted(rows.drop(*[name for name in rows.columns if name.startswith("_cdc")]).toJSON().collect())
 
 
 def iceberg_rows(spark: SparkSession, options: Options, target: str) -> list[str]:

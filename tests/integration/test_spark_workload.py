@@ -107,7 +107,7 @@ def moments(parts: int, kills: Collection[int]) -> set[int]:
 def check_fresh(line: WorkloadLine, mirrors: Mirrors, clock: Clock, chance: random.Random) -> Moment:
     """Compare `fresh_table` of one table with `SELECT`; a table without a mirror is left out."""
     moment = line.moment()
-    name = chance.choice(mirrors.mirrored())
+    name = mirrors.draw(chance)
     behind = mirrors.behind(name, moment)
     lines = mirrors.fresh_differences(name, moment)
     assert not lines, lines[:20]
@@ -168,7 +168,7 @@ def run_after(line: WorkloadLine, mirrors: Mirrors, workload: Workload, clock: C
         mirrors.driver.start("once", table)
         mirrors.kill_in_commit(step)
         clock.tell(f"killed in a commit to {step}")
-        if mirrors.mirrored():
+        if mirrors.has_first():
             check_fresh(line, mirrors, clock, chance)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -148,6 +149,7 @@ class Mirrors:
         self._line = line
         self._spark = spark
         self._spark_line = spark_line
+        self._drawn: set[str] = set()
         self._target = folder / f"lake-{spark_line}"
         self._options = line.reader_options()
         job = {
@@ -166,11 +168,18 @@ class Mirrors:
 
     def wait_for_first(self) -> None:
         """Wait until the driver has made the rows of a mirror."""
-        self.driver.wait_until(lambda: bool(commits(self._target, "rows")), "a mirror")
+        self.driver.wait_until(self.has_first, "a mirror")
 
-    def mirrored(self) -> Sequence[str]:
-        """The names of the tables whose mirror has rows."""
-        return [each.name for each in self._line.tables if commits(self._target, "rows", each.name)]
+    def has_first(self) -> bool:
+        """Whether the mirror of any table has rows."""
+        return bool(commits(self._target, "rows"))
+
+    def draw(self, chance: random.Random) -> str:
+        """Draw a table whose mirror has rows, if possible one that was not drawn yet."""
+        mirrored = [each.name for each in self._line.tables if commits(self._target, "rows", each.name)]
+        name = chance.choice([each for each in mirrored if each not in self._drawn] or mirrored)
+        self._drawn.add(name)
+        return name
 
     def fresh_differences(self, name: str, moment: Moment) -> list[str]:
         """The differences between SELECT at this moment and `fresh_table` of this table, which must have a mirror.

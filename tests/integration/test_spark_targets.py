@@ -14,15 +14,11 @@ from spark_bridge import fresh_table
 from spark_bridge.jobs.mirror import mirror
 from spark_bridge.jobs.publish import publish
 from tests.fixtures.mirror import MirrorOf
-from tests.fixtures.spark import PY4J_LEAVES_SOCKETS_OPEN, MakeTopic, Record
+from tests.fixtures.spark import MakeTopic, Record
 from tests.topics.table_records import PLAIN
 
 # Spark plans dozens of small jobs for a micro-batch, which take minutes on a busy machine and seconds on an idle one.
-pytestmark = [
-    pytest.mark.filterwarnings(PY4J_LEAVES_SOCKETS_OPEN),
-    pytest.mark.timeout(1_500),
-    pytest.mark.spark_line(">=4.1"),
-]
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.spark_line(">=4.1")]
 
 
 def test_a_mirror_does_not_take_the_target_of_another_topic(

@@ -59,7 +59,7 @@ _START: Final = """
 import os, signal, threading, time
 import click
 from pyspark import SparkContext
-from cdc.commands.spark_options import open_session
+from cdc.commands.spark_session import open_session
 from cdc.main import run
 
 def interrupt():

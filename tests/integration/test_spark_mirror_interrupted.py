@@ -14,7 +14,7 @@ from spark_bridge.jobs.delta_tables import DeltaTable
 from spark_bridge.jobs.iceberg_tables import IcebergTable
 from spark_bridge.jobs.lake_table import TableFormat
 from spark_bridge.jobs.mirror_state import MirrorTables
-from spark_bridge.reading.readers import register
+from spark_bridge.reading.data_source import CassandraCdcDataSource
 from tests.fixtures.mirror import Mirror, MirrorOf, stopped_after
 from tests.fixtures.spark import MakeTopic
 from tests.topics.table_records import WIDE, partition_deletion, row, row_deletion
@@ -118,13 +118,14 @@ def test_a_stream_whose_python_process_starts_late_is_begun_again(
     topic = data_topic(*WIDE)
     topic.write(row("p", 1, "x", 1))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(_late_python(tmp_path)))
-    register(spark)
+    # A registration has the path of Python. `register` keeps the one that the session has.
+    spark.dataSource.register(CassandraCdcDataSource)
     summary = mirror_of(topic).run()
     assert (summary.records, summary.inserted) == (1, 1)
     told = "a Python worker of Spark did not start in time; the micro-batch is done again (retry 1 of 9)"
     assert told in caplog.text
     monkeypatch.undo()
-    register(spark)
+    spark.dataSource.register(CassandraCdcDataSource)
 
 
 def _late_python(folder: Path) -> Path:

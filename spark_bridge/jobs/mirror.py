@@ -1,5 +1,7 @@
-"""The job `mirror`: keeps lakehouse tables equal to a Cassandra table by its data topic, optionally with all
-changes."""
+"""The job `mirror`: keeps lakehouse tables equal to a Cassandra table by its data topic, optionally with all changes.
+
+It is one module above 500 lines because the start of a run, its micro-batches, its retries and its end change together.
+"""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class RowKeys:
 
     def __init__(self, table: TableMetadata) -> None:
         self._width = len(table.partition_key)
-        self._read = record_reader(data_key_schema(table))
-        self._columns = list(zip(avro_names([each.name for each in table.primary_key]), table.primary_key, strict=True))
-        self._write = record_writer(data_key_schema(table))
-        # Clustering columns may have the form of an earlier version of a user type.
         schema = data_key_schema(table)
+        self._read = record_reader(schema)
+        self._columns = list(zip(avro_names([each.name for each in table.primary_key]), table.primary_key, strict=True))
+        self._write = record_writer(schema)
+        # Clustering columns may have the form of an earlier version of a user type.
         fields = schema["fields"]
         assert isinstance(fields, list)
         self._read_partition = record_reader({**schema, "fields": fields[: self._width]})
